@@ -1,0 +1,1 @@
+//! Conformance and cross-process suites.

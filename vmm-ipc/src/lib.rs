@@ -1,0 +1,1 @@
+//! CUDA virtual memory shared between processes.

@@ -1,0 +1,1 @@
+//! The CUDA driver as it is: table, loader, types.

@@ -1,0 +1,3 @@
+//! The checks and tools of this workspace.
+
+fn main() {}
