@@ -1,0 +1,115 @@
+//! What a case is and how it fails.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use crate::Context;
+
+/// One test: a name, a function, and where it makes sense.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub(crate) path: &'static str,
+    pub(crate) run: fn(&Context) -> Result<(), Failure>,
+    pub(crate) emulator_only: bool,
+    pub(crate) devices: usize,
+    pub(crate) timeout: Duration,
+}
+
+impl Case {
+    /// A case that runs on every driver, on one device, for at most a minute. `path` is the path of
+    /// the function; [`cases!`](crate::cases) fills it in.
+    pub const fn new(path: &'static str, run: fn(&Context) -> Result<(), Failure>) -> Case {
+        Case {
+            path,
+            run,
+            emulator_only: false,
+            devices: 1,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// The case needs what only the emulator can do, such as failing a call on demand. It is not
+    /// listed on a real driver, and the runner says how many are not.
+    pub const fn emulator_only(mut self) -> Case {
+        self.emulator_only = true;
+        self
+    }
+
+    /// The case needs this many devices. The emulator provides them; on a machine with fewer GPUs
+    /// it is not listed, and the runner says how many are not.
+    pub const fn devices(mut self, devices: usize) -> Case {
+        self.devices = devices;
+        self
+    }
+
+    /// The case is killed, and has failed, after this many seconds.
+    pub const fn timeout(mut self, seconds: u64) -> Case {
+        self.timeout = Duration::from_secs(seconds);
+        self
+    }
+
+    /// The name that the runner lists and filters by: the function's path inside this crate.
+    pub fn name(&self) -> &'static str {
+        self.path
+            .split_once("::")
+            .map_or(self.path, |(_, rest)| rest)
+    }
+}
+
+/// A list of cases from function names, each with the settings of [`Case`] that differ from the
+/// usual: `cases![plain, slow: timeout(300), injected: emulator_only() timeout(120)]`.
+#[macro_export]
+macro_rules! cases {
+    ($($function:ident $(: $($setting:ident($($value:expr),*))+)?),* $(,)?) => {
+        &[$(
+            $crate::Case::new(concat!(module_path!(), "::", stringify!($function)), $function)
+                $($(.$setting($($value),*))+)?
+        ),*]
+    };
+}
+
+/// Why a case failed. Made from any error by `?`, which records the line.
+pub struct Failure {
+    message: String,
+    location: &'static Location<'static>,
+}
+
+impl Failure {
+    /// A failure in words.
+    #[track_caller]
+    pub fn new(message: impl Into<String>) -> Failure {
+        Failure {
+            message: message.into(),
+            location: Location::caller(),
+        }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    #[track_caller]
+    fn from(error: E) -> Failure {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        Failure {
+            message,
+            location: Location::caller(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at {})", self.message, self.location)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
