@@ -1,3 +1,75 @@
-//! The checks and tools of this workspace.
+//! The checks and tools of this workspace: `cargo xtask COMMAND`.
 
-fn main() {}
+mod bundle;
+mod ci;
+mod gpu_test;
+mod hardware;
+
+use std::process::ExitCode;
+
+use lexopt::Parser;
+
+/// What a command returns: a message that ends the program with status 1.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+struct Command {
+    name: &'static str,
+    about: &'static str,
+    run: fn(Parser) -> Result,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "gpu-test",
+        about: "run everything that needs a GPU on this machine's, or bundle it for another machine",
+        run: gpu_test::run,
+    },
+    Command {
+        name: "ci",
+        about: "run the checks that need no GPU, as .ci/run does after the tests",
+        run: ci::run,
+    },
+];
+
+fn main() -> ExitCode {
+    match dispatch() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> Result {
+    use lexopt::prelude::*;
+    let mut parser = Parser::from_env();
+    match parser.next()? {
+        Some(Value(word)) => {
+            let word = word.string()?;
+            match COMMANDS.iter().find(|command| command.name == word) {
+                Some(command) => (command.run)(parser),
+                None => Err(format!("no command is named `{word}`\n\n{}", help()).into()),
+            }
+        }
+        Some(Short('h') | Long("help")) | None => {
+            print!("{}", help());
+            Ok(())
+        }
+        Some(other) => Err(other.unexpected().into()),
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from("cargo xtask COMMAND\n\n");
+    for command in COMMANDS {
+        text.push_str(&format!("  {:<16} {}\n", command.name, command.about));
+    }
+    text
+}
+
+/// The root of the workspace.
+fn root() -> std::path::PathBuf {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}

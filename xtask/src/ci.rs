@@ -1,0 +1,90 @@
+//! `cargo xtask ci`: the checks that need no GPU, each with the seconds it took.
+
+use std::time::Instant;
+
+use lexopt::Parser;
+use lexopt::prelude::*;
+use xshell::{Shell, cmd};
+
+use crate::{Result, root};
+
+const HELP: &str = "\
+cargo xtask ci [STEP...]
+
+Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
+Needs cargo-deny, which .ci/run installs.
+";
+
+struct Step {
+    name: &'static str,
+    run: fn(&Shell) -> Result,
+}
+
+const STEPS: &[Step] = &[
+    Step {
+        name: "fmt",
+        run: |sh| Ok(cmd!(sh, "cargo fmt --all --check").run()?),
+    },
+    Step {
+        name: "clippy",
+        run: |sh| {
+            Ok(cmd!(
+                sh,
+                "cargo clippy --locked --workspace --all-targets --all-features -- -D warnings"
+            )
+            .run()?)
+        },
+    },
+    Step {
+        name: "doc",
+        run: |sh| {
+            let _flags = sh.push_env("RUSTDOCFLAGS", "-D warnings");
+            Ok(cmd!(
+                sh,
+                "cargo doc --locked --workspace --all-features --no-deps"
+            )
+            .run()?)
+        },
+    },
+    Step {
+        name: "deny",
+        // Advisories are left out: their database is a git repository, and these checks are made to
+        // run where only the package registry can be reached.
+        run: |sh| Ok(cmd!(sh, "cargo deny --locked check licenses bans sources").run()?),
+    },
+];
+
+pub fn run(mut parser: Parser) -> Result {
+    let mut wanted = Vec::new();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Value(word) => wanted.push(word.string()?),
+            Short('h') | Long("help") => {
+                print!("{HELP}");
+                for step in STEPS {
+                    println!("  {}", step.name);
+                }
+                return Ok(());
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if let Some(word) = wanted
+        .iter()
+        .find(|word| STEPS.iter().all(|step| step.name != **word))
+    {
+        return Err(format!("no step is named `{word}`").into());
+    }
+    let shell = Shell::new()?;
+    shell.change_dir(root());
+    for step in STEPS {
+        if !wanted.is_empty() && wanted.iter().all(|word| word != step.name) {
+            continue;
+        }
+        let start = Instant::now();
+        println!("== {}", step.name);
+        (step.run)(&shell).map_err(|error| format!("{}: {error}", step.name))?;
+        println!("== {}: {:.1} s", step.name, start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

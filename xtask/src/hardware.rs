@@ -1,0 +1,43 @@
+//! What runs on a GPU: the one list behind `gpu-test` and its bundle. To add a program, add its
+//! line to [`PROGRAMS`] and one line per run of it to [`PARTS`].
+
+/// A file that goes into the bundle.
+#[allow(dead_code, reason = "programs join the list as they are written")]
+pub enum Program {
+    /// A binary of a package of the workspace.
+    Bin {
+        package: &'static str,
+        name: &'static str,
+    },
+    /// An example of a package of the workspace.
+    Example {
+        package: &'static str,
+        name: &'static str,
+    },
+    /// A file that is copied as it is, by its path in the workspace.
+    File(&'static str),
+}
+
+/// One run of one program. It passes when its exit status is 0.
+pub struct Part {
+    /// The name in the summary, and what `run.sh` selects it by.
+    pub name: &'static str,
+    /// Whether `run.sh quick` runs it too; `run.sh full` runs every part.
+    pub quick: bool,
+    /// Killed, and failed, after this many seconds.
+    pub seconds: u32,
+    /// The command line, in the directory of the bundle. `$OUT` is where files may be left.
+    pub command: &'static str,
+}
+
+pub const PROGRAMS: &[Program] = &[Program::Bin {
+    package: "vmm-tests",
+    name: "vmm-suite",
+}];
+
+pub const PARTS: &[Part] = &[Part {
+    name: "suite",
+    quick: true,
+    seconds: 300,
+    command: "./vmm-suite --driver cuda",
+}];
