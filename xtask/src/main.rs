@@ -1,9 +1,13 @@
 //! The checks and tools of this workspace: `cargo xtask COMMAND`.
 
+mod abi_check;
+mod bindings;
 mod bundle;
 mod ci;
 mod gpu_test;
 mod hardware;
+mod headers;
+mod table;
 
 use std::process::ExitCode;
 
@@ -19,6 +23,16 @@ struct Command {
 }
 
 const COMMANDS: &[Command] = &[
+    Command {
+        name: "bindings",
+        about: "generate vmm-sys's types and calls from NVIDIA's headers (--check: compare only)",
+        run: bindings::run,
+    },
+    Command {
+        name: "abi-check",
+        about: "compare vmm-sys with what a C compiler says of NVIDIA's headers",
+        run: abi_check::run,
+    },
     Command {
         name: "gpu-test",
         about: "run everything that needs a GPU on this machine's, or bundle it for another machine",

@@ -1,0 +1,21 @@
+//! What the headers leave awkward: a location's id is in a union without a name.
+
+use core::ffi::c_int;
+
+use crate::types::{CUmemLocation, CUmemLocation_st__bindgen_ty_1, CUmemLocationType};
+
+impl CUmemLocation {
+    /// A location of this type, with the number of the device or the NUMA node.
+    pub const fn new(type_: CUmemLocationType, id: c_int) -> Self {
+        CUmemLocation {
+            type_,
+            __bindgen_anon_1: CUmemLocation_st__bindgen_ty_1 { id },
+        }
+    }
+
+    /// The number of the device or the NUMA node.
+    pub const fn id(&self) -> c_int {
+        // SAFETY: every value of the union is four bytes that make an integer.
+        unsafe { self.__bindgen_anon_1.id }
+    }
+}

@@ -1,0 +1,123 @@
+//! The table's lines as data, for diagnostics and for whoever implements a driver.
+
+use crate::table::for_each_symbol;
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Symbol {
+    /// The name of the method, unique in the table.
+    pub method: &'static str,
+    /// The name that `cuGetProcAddress` is asked for.
+    pub name: &'static str,
+    /// The name that the library exports for this version.
+    pub export: &'static str,
+    /// The CUDA version whose ABI is asked for, and since which it exists: 10020 is 10.2.
+    pub tag: u32,
+    /// Whether a driver without it is refused.
+    pub required: bool,
+    /// What it is for.
+    pub purpose: &'static str,
+}
+
+macro_rules! list {
+    ($($need:ident $method:ident $symbol:literal $export:literal $tag:literal $pfn:ident $text:literal;)*) => {
+        /// Every symbol, in the order of the table.
+        pub const SYMBOLS: &[Symbol] = &[
+            $(Symbol {
+                method: stringify!($method),
+                name: $symbol,
+                export: $export,
+                tag: $tag,
+                required: is_required(stringify!($need)),
+                purpose: $text,
+            },)*
+        ];
+
+        // The type of a line has to be that of the name and the version that are asked for.
+        $(const _: () = assert!(
+            names_type($symbol, $tag, stringify!($pfn)),
+            concat!("the type of ", $symbol, " is of another name or version than its line"),
+        );)*
+    };
+}
+
+for_each_symbol!(list);
+
+const fn is_required(need: &str) -> bool {
+    match need.as_bytes() {
+        b"required" => true,
+        b"optional" => false,
+        _ => panic!("a line begins with required or optional"),
+    }
+}
+
+/// Whether `pfn` is `PFN_<name>_v<tag>`.
+const fn names_type(name: &str, tag: u32, pfn: &str) -> bool {
+    let (name, pfn) = (name.as_bytes(), pfn.as_bytes());
+    let (Some((front, rest)), true) = (pfn.split_at_checked(4), pfn.len() > 4) else {
+        return false;
+    };
+    if !equal(front, b"PFN_") {
+        return false;
+    }
+    let Some((middle, rest)) = rest.split_at_checked(name.len()) else {
+        return false;
+    };
+    let Some((v, digits)) = rest.split_at_checked(2) else {
+        return false;
+    };
+    equal(middle, name) && equal(v, b"_v") && decimal(digits) == tag as u64
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut index = 0;
+    while index < a.len() {
+        if a[index] != b[index] {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+const fn decimal(digits: &[u8]) -> u64 {
+    let (mut value, mut index) = (0, 0);
+    while index < digits.len() {
+        if !digits[index].is_ascii_digit() {
+            return u64::MAX;
+        }
+        value = value * 10 + (digits[index] - b'0') as u64;
+        index += 1;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_version_or_name_does_not_pass() {
+        assert!(names_type("cuMemCreate", 10020, "PFN_cuMemCreate_v10020"));
+        assert!(!names_type("cuMemCreate", 10021, "PFN_cuMemCreate_v10020"));
+        assert!(!names_type("cuMemCreat", 10020, "PFN_cuMemCreate_v10020"));
+        assert!(!names_type(
+            "cuMemCreate",
+            10020,
+            "PFN_cuMemCreate_v10020_ptsz"
+        ));
+        assert!(!names_type("cuMemCreate", 10020, "PFN"));
+    }
+
+    #[test]
+    fn no_method_stands_twice() {
+        let mut names: Vec<_> = SYMBOLS.iter().map(|symbol| symbol.method).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SYMBOLS.len());
+    }
+}
