@@ -1,0 +1,84 @@
+//! Who may touch a mapping: the device that owns it, its peers, and for host memory the host.
+
+use std::sync::Arc;
+
+use vmm_sys::{CUmemAccessDesc, CUmemLocation, CUmemLocationType};
+
+use crate::device::Device;
+use crate::location::{Access, Location};
+
+/// The access of one mapping, shared by all mappings that were made alike.
+#[derive(Clone, Debug)]
+pub(crate) struct AccessSet(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    owner: Access,
+    /// Every device with some access.
+    devices: Vec<Device>,
+    descriptors: Vec<CUmemAccessDesc>,
+}
+
+impl AccessSet {
+    pub(crate) fn new(
+        device: &Device,
+        location: Location,
+        owner: Access,
+        peers: &[(Device, Access)],
+    ) -> Self {
+        let mut descriptors = Vec::with_capacity(peers.len() + 2);
+        let mut add = |location: CUmemLocation, access: Access| {
+            // A mapping starts without access, so none needs no words.
+            if access != Access::None {
+                descriptors.push(CUmemAccessDesc {
+                    location,
+                    flags: access.to_raw(),
+                });
+            }
+        };
+        add(Location::Device.to_raw(device), owner);
+        for (peer, access) in peers {
+            add(Location::Device.to_raw(peer), *access);
+        }
+        match location {
+            Location::Device => {}
+            Location::Host => {
+                add(
+                    CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, 0),
+                    owner,
+                );
+            }
+            Location::HostNuma(_) => add(location.to_raw(device), owner),
+        }
+        let owner_device = (device, owner);
+        let devices = std::iter::once(owner_device)
+            .chain(peers.iter().map(|(peer, access)| (peer, *access)))
+            .filter(|(_, access)| *access != Access::None)
+            .map(|(device, _)| device.clone())
+            .collect();
+        AccessSet(Arc::new(Inner {
+            owner,
+            devices,
+            descriptors,
+        }))
+    }
+
+    pub(crate) fn owner(&self) -> Access {
+        self.0.owner
+    }
+
+    /// Every device with some access.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.0.devices.iter()
+    }
+
+    /// What the driver is told; empty where nobody has access.
+    pub(crate) fn descriptors(&self) -> &[CUmemAccessDesc] {
+        &self.0.descriptors
+    }
+
+    /// Whether both are one and the same set, so that one call can grant them together.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}

@@ -1,0 +1,88 @@
+//! Letting go of memory, in order, and saying what could not be let go.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::capture::Relaxed;
+use crate::chain::{self, Link};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::mapping::{self, Place};
+use crate::reservation::Reservation;
+
+/// What failed while a buffer was closed: each step that the driver refused, and what is left behind
+/// by it. Everything else was released.
+#[derive(Debug)]
+pub struct CloseError(Vec<Error>);
+
+impl CloseError {
+    pub(crate) fn from_list(errors: Vec<Error>) -> Self {
+        CloseError(errors)
+    }
+
+    /// Every failure, in the order in which they happened.
+    pub fn errors(&self) -> &[Error] {
+        &self.0
+    }
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [] => f.write_str("closing a buffer failed"),
+            [one] => write!(f, "closing a buffer: {one}"),
+            [first, rest @ ..] => {
+                write!(
+                    f,
+                    "closing a buffer: {first}; and {} more failures",
+                    rest.len()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for CloseError {}
+
+/// Let go of `tail`: what nobody else reaches is waited for and unmapped, its memory released, and the
+/// address ranges freed that nothing else is in.
+pub(crate) fn release(
+    driver: &Driver,
+    tail: Option<Arc<Link>>,
+    room: Option<Reservation>,
+) -> Vec<Error> {
+    let was_empty = tail.is_none();
+    let mappings = chain::into_mappings(tail);
+    // Most drops are of buffers that others continue: nothing goes, and no driver call is made. In a
+    // forked child the boxes do nothing by themselves.
+    if (mappings.is_empty() && !was_empty) || !driver.in_own_process() {
+        return Vec::new();
+    }
+    let _relaxed = Relaxed::enter(driver);
+    let mut failed = chain::wait(&mappings);
+    let places = mapping::unmap_all(driver, mappings, &mut failed);
+    let ranges = release_places(places, &mut failed);
+    for range in ranges.into_iter().chain(room) {
+        failed.extend(range.close().err());
+    }
+    failed
+}
+
+/// Release memory and places; the ranges are returned for whoever frees them last.
+fn release_places(places: Vec<Place>, failed: &mut Vec<Error>) -> Vec<Reservation> {
+    let mut ranges: Vec<Reservation> = Vec::new();
+    for Place {
+        allocation, claim, ..
+    } in places
+    {
+        if !ranges
+            .last()
+            .is_some_and(|range| range.is(claim.reservation()))
+        {
+            ranges.push(claim.reservation().clone());
+        }
+        drop(claim);
+        failed.extend(allocation.close().err());
+    }
+    ranges
+}

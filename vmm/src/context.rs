@@ -1,0 +1,31 @@
+//! A device's primary context, current for the length of a call.
+
+use crate::device::Device;
+use crate::error::{Attempt, Result};
+use crate::raw;
+
+/// While this lives, the device's primary context is the thread's current one; then the caller's is
+/// again, whatever it was.
+pub(crate) struct Current<'a> {
+    device: &'a Device,
+}
+
+impl<'a> Current<'a> {
+    pub(crate) fn enter(device: &'a Device) -> Result<Self> {
+        let context = device.primary_context()?;
+        raw::context_push(device.sys(), context.0)
+            .attempt(|| format!("entering the primary context of {device}"))?;
+        Ok(Current { device })
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = raw::context_pop(self.device.sys()) {
+            let what = format!("leaving the primary context of {}", self.device);
+            self.device
+                .driver()
+                .report(crate::Error::driver(what, error));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Bytes in and out. Every range is checked here; none is a Rust reference to device memory.
+//!
+//! Copies run on the buffer's recorded stream where it has one, so that they are in order with the
+//! work there, and else on the device's default stream. The caller's current context is left alone.
+
+use bytemuck::{AnyBitPattern, NoUninit};
+
+use crate::buffer::Buffer;
+use crate::context::Current;
+use crate::error::{Attempt, Error, ErrorKind, Result};
+use crate::order::After;
+use crate::raw::{self, On};
+use crate::stream::Stream;
+
+impl Buffer {
+    /// Copy the bytes from `offset` on into `to`, and wait for them.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`]; [`ErrorKind::Capturing`] while the recorded stream is being
+    /// captured; those of the driver, as for memory that the device has no access to.
+    #[doc(alias = "cuMemcpyDtoH")]
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        let span = self.span(offset, to.len())?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let attempt = format_args_for("reading", to.len(), offset);
+        let on = self.host_copy_on(&attempt)?;
+        let _current = Current::enter(&self.kind.device)?;
+        raw::copy_to_host(self.kind.device.sys(), on, to, span).attempt(attempt)
+    }
+
+    /// Copy `from` to `offset`, and wait until it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::read`].
+    #[doc(alias = "cuMemcpyHtoD")]
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        let span = self.span(offset, from.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        let attempt = format_args_for("writing", from.len(), offset);
+        let on = self.host_copy_on(&attempt)?;
+        let _current = Current::enter(&self.kind.device)?;
+        raw::copy_from_host(self.kind.device.sys(), on, span, from).attempt(attempt)
+    }
+
+    /// Copy values of a plain type from byte `offset` on, and wait for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::read`]; [`ErrorKind::InvalidArgument`] where `offset` is not aligned for the
+    /// type.
+    pub fn read_values<T: AnyBitPattern + NoUninit>(
+        &self,
+        offset: usize,
+        to: &mut [T],
+    ) -> Result<()> {
+        self.check_aligned::<T>(offset)?;
+        self.read(offset, bytemuck::cast_slice_mut(to))
+    }
+
+    /// Copy values of a plain type to byte `offset`, and wait until they are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::write`]; [`ErrorKind::InvalidArgument`] where `offset` is not aligned for the
+    /// type.
+    pub fn write_values<T: NoUninit>(&self, offset: usize, from: &[T]) -> Result<()> {
+        self.check_aligned::<T>(offset)?;
+        self.write(offset, bytemuck::cast_slice(from))
+    }
+
+    /// Set `len` bytes from `offset` on to `value`, on the recorded stream or the default stream.
+    /// Returns when the work is in order there; it need not be finished.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`]; those of the driver.
+    #[doc(alias = "cuMemsetD8")]
+    pub fn fill(&self, offset: usize, len: usize, value: u8) -> Result<()> {
+        match &self.stream {
+            Some(stream) => self.fill_on(&stream.clone(), offset, len, value),
+            None => self.fill_via(On::Default, offset, len, value),
+        }
+    }
+
+    /// As [`Buffer::fill`], on this stream. The memory is not unmapped before the work is finished.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::fill`].
+    #[doc(alias = "cuMemsetD8Async")]
+    pub fn fill_on(&self, stream: &Stream, offset: usize, len: usize, value: u8) -> Result<()> {
+        self.note(After::Stream(stream.clone()));
+        self.fill_via(On::Stream(stream.raw()), offset, len, value)
+    }
+
+    /// Copy `len` bytes from `offset` on to `to_offset` of another buffer, or of this one, on this
+    /// buffer's recorded stream or the default stream. Returns when the work is in order there; it
+    /// need not be finished. Ranges that overlap give undefined bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`]; those of the driver.
+    #[doc(alias = "cuMemcpyDtoD")]
+    pub fn copy_to(&self, offset: usize, to: &Buffer, to_offset: usize, len: usize) -> Result<()> {
+        match &self.stream {
+            Some(stream) => self.copy_to_on(&stream.clone(), offset, to, to_offset, len),
+            None => self.copy_via(On::Default, offset, to, to_offset, len),
+        }
+    }
+
+    /// As [`Buffer::copy_to`], on this stream. Neither buffer is unmapped before the work is
+    /// finished.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::copy_to`].
+    #[doc(alias = "cuMemcpyDtoDAsync")]
+    pub fn copy_to_on(
+        &self,
+        stream: &Stream,
+        offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        self.note(After::Stream(stream.clone()));
+        to.note(After::Stream(stream.clone()));
+        self.copy_via(On::Stream(stream.raw()), offset, to, to_offset, len)
+    }
+
+    fn fill_via(&self, on: On, offset: usize, len: usize, value: u8) -> Result<()> {
+        let span = self.span(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = Current::enter(&self.kind.device)?;
+        raw::fill(self.kind.device.sys(), on, span, value)
+            .attempt(format_args_for("filling", len, offset))
+    }
+
+    fn copy_via(
+        &self,
+        on: On,
+        offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let (from, to) = (self.span(offset, len)?, to.span(to_offset, len)?);
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = Current::enter(&self.kind.device)?;
+        raw::copy(self.kind.device.sys(), on, to, from)
+            .attempt(format_args_for("copying", len, offset))
+    }
+
+    /// Where a copy from or to the host runs. A stream that is being captured would not run it.
+    fn host_copy_on(&self, attempt: impl Fn() -> String) -> Result<On> {
+        let Some(stream) = &self.stream else {
+            return Ok(On::Default);
+        };
+        if stream.is_capturing()? {
+            return Err(Error::new(
+                ErrorKind::Capturing,
+                attempt(),
+                "the buffer's stream is being captured into a graph, and the copy has to be waited for",
+            ));
+        }
+        Ok(On::Stream(stream.raw()))
+    }
+
+    fn check_aligned<T>(&self, offset: usize) -> Result<()> {
+        if offset % align_of::<T>() == 0 {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!(
+                "touching values of {} at offset {offset}",
+                std::any::type_name::<T>()
+            ),
+            format!("they are aligned to {} bytes", align_of::<T>()),
+        ))
+    }
+}
+
+fn format_args_for(verb: &'static str, len: usize, offset: usize) -> impl Fn() -> String {
+    move || format!("{verb} {len} bytes at offset {offset}")
+}

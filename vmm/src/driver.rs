@@ -1,0 +1,277 @@
+//! The initialised driver of this process.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vmm_sys as sys;
+use vmm_sys::CUresult;
+
+use crate::device::{Device, DeviceState, Uuid};
+use crate::error::{Attempt, Error, ErrorKind, Result};
+use crate::raw;
+
+/// The CUDA driver, loaded and initialised in this process.
+///
+/// Cloning is cheap, and every device, allocation and buffer holds the driver, so the library stays
+/// loaded for as long as anything of it lives. Loading twice is harmless: the driver is one per
+/// process.
+///
+/// A process forked from this one cannot use the driver (nothing of CUDA survives a fork): there
+/// every call answers [`ErrorKind::Forked`] and drops do nothing.
+#[derive(Clone)]
+pub struct Driver(Arc<Inner>);
+
+struct Inner {
+    sys: sys::Driver,
+    /// The process that initialised the driver; a forked child has another.
+    process: u32,
+    hook: Mutex<Option<Hook>>,
+    devices: Vec<DeviceState>,
+}
+
+type Hook = Arc<dyn Fn(&ReleaseError) + Send + Sync>;
+
+/// A failure where no caller is there to receive it: in a drop.
+///
+/// See [`Driver::on_release_error`].
+#[derive(Debug)]
+pub struct ReleaseError {
+    error: Error,
+}
+
+impl ReleaseError {
+    /// What went wrong, and what could not be given back.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Driver {
+    /// Load and initialise the system's driver: `libcuda.so.1`, or what `VMM_LIBCUDA` names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Load`] with the paths tried or the symbols missing; [`ErrorKind::NoDevice`]
+    /// where the driver sees no GPU.
+    #[doc(alias = "cuInit")]
+    pub fn load() -> Result<Self> {
+        Driver::new(sys::Driver::load().map_err(Error::load)?)
+    }
+
+    /// Load and initialise the driver at `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Driver::load`].
+    ///
+    /// # Safety
+    ///
+    /// The library's code runs in this process: it must be a CUDA driver, or behave as one.
+    #[expect(unsafe_code, reason = "the caller vouches for the library")]
+    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        let sys = unsafe { sys::Driver::load_from(path) };
+        Driver::new(sys.map_err(Error::load)?)
+    }
+
+    /// Initialise a driver that [`vmm_sys`] loaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuInit`, and of asking for the devices.
+    pub fn new(sys: sys::Driver) -> Result<Self> {
+        raw::init(&sys).attempt(|| "initialising the CUDA driver")?;
+        let count = raw::device_count(&sys).attempt(|| "counting the devices")?;
+        let count = count.min(i32::from(u16::MAX));
+        let devices = (0..count)
+            .map(|n| DeviceState::query(&sys, n))
+            .collect::<Result<_>>()?;
+        let process = std::process::id();
+        Ok(Driver(Arc::new(Inner {
+            sys,
+            process,
+            hook: Mutex::new(None),
+            devices,
+        })))
+    }
+
+    /// The CUDA version the driver implements, as CUDA writes it: 13000 is 13.0.
+    #[doc(alias = "cuDriverGetVersion")]
+    pub fn version(&self) -> i32 {
+        self.0.sys.version()
+    }
+
+    /// Whether this is the software driver of this project and not a GPU's.
+    pub fn is_emulator(&self) -> bool {
+        self.0.sys.is_emulator()
+    }
+
+    /// The driver's own calls, for what this crate does not offer.
+    pub fn sys(&self) -> &sys::Driver {
+        &self.0.sys
+    }
+
+    /// How many devices this process sees.
+    #[doc(alias = "cuDeviceGetCount")]
+    pub fn device_count(&self) -> usize {
+        self.0.devices.len()
+    }
+
+    /// Every device this process sees, by ordinal.
+    pub fn devices(&self) -> Vec<Device> {
+        (0..self.device_count())
+            .map(|index| Device::new(self.clone(), index))
+            .collect()
+    }
+
+    /// The device with this ordinal. Ordinals differ between processes: see [`Driver::device_by_uuid`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoDevice`] where there is none.
+    #[doc(alias = "cuDeviceGet")]
+    pub fn device(&self, ordinal: usize) -> Result<Device> {
+        self.check()?;
+        if ordinal < self.device_count() {
+            return Ok(Device::new(self.clone(), ordinal));
+        }
+        Err(self.no_device(format!("looking for device {ordinal}")))
+    }
+
+    /// The device with this UUID, which is the same in every process.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoDevice`] where this process does not see it.
+    #[doc(alias = "cuDeviceGetUuid")]
+    pub fn device_by_uuid(&self, uuid: Uuid) -> Result<Device> {
+        self.check()?;
+        match self.0.devices.iter().position(|device| device.uuid == uuid) {
+            Some(index) => Ok(Device::new(self.clone(), index)),
+            None => Err(self.no_device(format!("looking for device {uuid}"))),
+        }
+    }
+
+    /// The device at this PCI bus id, as in `0000:1b:00.0`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for a text with a zero byte, [`ErrorKind::NoDevice`] where
+    /// this process does not see the device.
+    #[doc(alias = "cuDeviceGetByPCIBusId")]
+    pub fn device_by_pci_bus_id(&self, id: &str) -> Result<Device> {
+        self.check()?;
+        let attempt = || format!("looking for the device at PCI bus id {id}");
+        let text = std::ffi::CString::new(id)
+            .map_err(|_| Error::invalid(attempt(), "the text holds a zero byte"))?;
+        let handle = raw::device_by_pci_bus_id(&self.0.sys, &text)
+            .map_err(|e| Error::driver(attempt(), e).because(ErrorKind::NoDevice, HIDDEN))?;
+        match self
+            .0
+            .devices
+            .iter()
+            .position(|device| device.handle == handle)
+        {
+            Some(index) => Ok(Device::new(self.clone(), index)),
+            None => Err(self.no_device(attempt())),
+        }
+    }
+
+    /// Hear of failures that happen in drops, where no caller can.
+    ///
+    /// The hook runs on the thread that drops, replaces the one before, and must not block. Without
+    /// one such failures are silent (and are `tracing` warnings under that feature). What belongs to
+    /// the end of the process, or to a forked child, is never reported.
+    pub fn on_release_error(&self, hook: impl Fn(&ReleaseError) + Send + Sync + 'static) {
+        let mut slot = self.0.hook.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = slot.replace(Arc::new(hook));
+        drop(slot);
+        drop(before);
+    }
+
+    fn no_device(&self, attempt: String) -> Error {
+        let seen = match self.device_count() {
+            0 => "this process sees no device".to_owned(),
+            1 => "this process sees one device, ordinal 0".to_owned(),
+            n => format!("this process sees {n} devices, ordinals 0 to {}", n - 1),
+        };
+        Error::new(ErrorKind::NoDevice, attempt, seen).advise(HIDDEN)
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "see below")]
+    pub(crate) fn state(&self, index: usize) -> &DeviceState {
+        // A `Device` is only made with the index of a device in this list, which never changes.
+        &self.0.devices[index]
+    }
+
+    /// Refuse to go on in a forked child, where every call would fail without a reason.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.in_own_process() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Forked,
+            "using the CUDA driver in a forked child",
+            "this process was forked after the driver was initialised, and CUDA does not survive a \
+             fork",
+        )
+        .advise(
+            "start the child with exec (spawn instead of fork), or fork before loading the driver",
+        ))
+    }
+
+    pub(crate) fn in_own_process(&self) -> bool {
+        self.0.process == std::process::id()
+    }
+
+    /// Tell the hook of a failure in a drop.
+    pub(crate) fn report(&self, error: Error) {
+        if error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) || !self.in_own_process() {
+            return;
+        }
+        #[cfg(feature = "tracing")]
+        tracing::warn!(%error, "could not release");
+        let hook = self
+            .0
+            .hook
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(hook) = hook {
+            let event = ReleaseError { error };
+            // A panic out of a drop would abort the process.
+            let _ = catch_unwind(AssertUnwindSafe(|| hook(&event)));
+        }
+    }
+}
+
+const HIDDEN: &str = "a GPU can be hidden by CUDA_VISIBLE_DEVICES or by the container";
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("version", &self.version())
+            .field("devices", &self.device_count())
+            .field("emulator", &self.is_emulator())
+            .finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        for device in &mut self.devices {
+            device.release(&self.sys);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Making buffers: new ones, longer ones, shorter ones. No byte is copied, and what is mapped stays
+//! as it is.
+
+use std::sync::Arc;
+
+use crate::access::AccessSet;
+use crate::allocation::Allocation;
+use crate::allocator::Allocator;
+use crate::buffer::{Buffer, Kind};
+use crate::capture::Relaxed;
+use crate::chain::{self, Link};
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::{Access, HandleTypes, Location};
+use crate::mapping::{Mapping, Place};
+use crate::reservation::{Claim, Reservation};
+use crate::size;
+
+/// How given allocations become a buffer: see [`Buffer::from_allocations`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct MapOptions {
+    /// Bytes of address space to reserve, so that the buffer can be extended at its address. Less
+    /// than the allocations counts as just enough.
+    pub capacity: usize,
+    /// The alignment of the address in bytes, a power of two; 0 is the driver's own.
+    pub alignment: usize,
+    /// Where the buffer would be welcome; 0 leaves it to the driver.
+    pub address_hint: u64,
+    /// What the device may do with the memory.
+    pub access: Access,
+    /// What other devices may do with it.
+    pub peers: Vec<(Device, Access)>,
+}
+
+impl MapOptions {
+    /// Room for just the allocations, anywhere, with this access for the device.
+    pub fn new(access: Access) -> Self {
+        MapOptions {
+            access,
+            ..MapOptions::default()
+        }
+    }
+
+    /// With this many bytes of address space reserved.
+    #[must_use]
+    pub fn capacity(mut self, bytes: usize) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// With this access for another device.
+    #[must_use]
+    pub fn peer(mut self, device: &Device, access: Access) -> Self {
+        self.peers.retain(|(other, _)| other != device);
+        self.peers.push((device.clone(), access));
+        self
+    }
+}
+
+impl Buffer {
+    pub(crate) fn allocate(allocator: &Allocator, len: usize, capacity: usize) -> Result<Self> {
+        let device = allocator.device();
+        device.driver().check()?;
+        let attempt =
+            || format!("allocating {len} bytes with a capacity of {capacity} bytes on {device}");
+        let bytes = allocator.round_up(len, attempt)?;
+        let capacity = allocator.round_up(capacity, attempt)?;
+        let kind = Kind {
+            device: device.clone(),
+            location: allocator.location(),
+            handle_types: allocator.handle_types(),
+            granularity: allocator.granularity(),
+            alignment: allocator.alignment(),
+            access: allocator.access().clone(),
+            users: Arc::from([]),
+            allocator: Some(allocator.clone()),
+        };
+        if capacity == 0 {
+            return Ok(Buffer::empty(kind, None));
+        }
+        let driver = device.driver();
+        let _relaxed = Relaxed::enter(driver);
+        let room = Reservation::new(driver, capacity, allocator.alignment(), allocator.hint())?;
+        let empty = Buffer::empty(kind, Some(room));
+        if bytes == 0 {
+            return Ok(empty);
+        }
+        let chunks = allocator.chunks(bytes, bytes)?;
+        empty.append(chunks, allocator.access(), len, allocator.handle_types())
+    }
+
+    /// Map given allocations one after the other as one buffer of `len` bytes: what an importer
+    /// does with the memory it was given.
+    ///
+    /// `device` reads and writes as `options` say. The allocations may lie on other devices that it
+    /// can reach. `len` is at most the sum of the allocations.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for a length that the allocations do not cover, or an imported
+    /// allocation whose stated size is wrong; those of the driver calls. Nothing is left behind.
+    #[doc(alias = "cuMemMap")]
+    pub fn from_allocations(
+        device: &Device,
+        allocations: Vec<Allocation>,
+        len: usize,
+        options: &MapOptions,
+    ) -> Result<Self> {
+        let driver = device.driver();
+        driver.check()?;
+        let count = allocations.len();
+        let attempt = || format!("mapping {count} allocations as a buffer of {len} bytes");
+        let location = allocations
+            .first()
+            .map_or(Location::Device, Allocation::location);
+        let granularity = location_granularity(device, location)?;
+        let total = total_size(&allocations, attempt)?;
+        if options.alignment != 0 && !options.alignment.is_power_of_two() {
+            return Err(Error::invalid(attempt(), "an alignment is a power of two"));
+        }
+        let capacity = size::round_up(options.capacity.max(total), granularity, attempt)?;
+        let access = AccessSet::new(device, location, options.access, &options.peers);
+        let kind = Kind {
+            device: device.clone(),
+            location,
+            handle_types: HandleTypes::POSIX_FD | HandleTypes::FABRIC,
+            granularity,
+            alignment: options.alignment.max(granularity),
+            access: access.clone(),
+            users: Arc::from([]),
+            allocator: None,
+        };
+        if capacity == 0 {
+            return Buffer::empty(kind, None).append(allocations, &access, len, HandleTypes::NONE);
+        }
+        let _relaxed = Relaxed::enter(driver);
+        let room = Reservation::new(driver, capacity, kind.alignment, options.address_hint)?;
+        Buffer::empty(kind, Some(room)).append(allocations, &access, len, HandleTypes::NONE)
+    }
+
+    /// A buffer of `new_len` bytes that begins with the bytes of this one, by this buffer's
+    /// allocator. This one stays valid, and both see the same bytes.
+    ///
+    /// It is tried in place first (spare capacity, then addresses that happen to be free behind),
+    /// where the address stays the same; else the chunks are mapped again at a new address. Bytes
+    /// are never copied, and the cost is that of the new chunk unless the buffer moves. A buffer
+    /// that moves reserves twice its size, so that moves stay few.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for a shorter length, or a buffer without an allocator (see
+    /// [`Buffer::extend`] and [`Buffer::grow_with`]); else as [`Allocator::allocate`]. Nothing has
+    /// changed then.
+    #[doc(alias = "cuMemCreate")]
+    pub fn grow(&self, new_len: usize) -> Result<Buffer> {
+        match &self.kind.allocator {
+            Some(allocator) => self.grow_with(&allocator.clone(), new_len),
+            None => Err(Error::invalid(
+                self.growing(new_len),
+                "it was put together from given allocations and has no allocator",
+            )
+            .advise("use `extend` with more allocations, or `grow_with` an allocator")),
+        }
+    }
+
+    /// As [`Buffer::grow`], with the memory of another allocator: on another device, with other
+    /// access. The access of what is mapped already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::grow`].
+    pub fn grow_with(&self, allocator: &Allocator, new_len: usize) -> Result<Buffer> {
+        let driver = self.kind.device.driver();
+        driver.check()?;
+        let attempt = || self.growing(new_len);
+        if new_len < self.len {
+            let reason = "that is shorter than it is";
+            return Err(Error::invalid(attempt(), reason).advise("use `shrink`"));
+        }
+        if new_len <= self.mapped {
+            let mut longer = self.alias();
+            longer.len = new_len;
+            return Ok(longer);
+        }
+        let granularity = self.kind.granularity.max(allocator.granularity());
+        let needed = size::round_up(new_len - self.mapped, granularity, attempt)?;
+        size::round_up(self.mapped.saturating_add(needed), granularity, attempt)?;
+        let room = self.capacity() - self.mapped;
+        let step = allocator
+            .chunk_policy()
+            .step(self.mapped, needed, room, granularity);
+        let _relaxed = Relaxed::enter(driver);
+        let chunks = allocator.chunks(step, needed)?;
+        self.append(
+            chunks,
+            allocator.access(),
+            new_len,
+            allocator.handle_types(),
+        )
+    }
+
+    /// A buffer of `new_len` bytes that continues this one by given allocations, as an importer does
+    /// when the exporter has grown. In place where there is room, as [`Buffer::grow`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] where `new_len` is shorter or not covered; those of the driver
+    /// calls. Nothing has changed then, except that the allocations are gone.
+    pub fn extend(&self, allocations: Vec<Allocation>, new_len: usize) -> Result<Buffer> {
+        let driver = self.kind.device.driver();
+        driver.check()?;
+        if new_len < self.len {
+            return Err(Error::invalid(
+                self.growing(new_len),
+                "that is shorter than it is",
+            ));
+        }
+        let _relaxed = Relaxed::enter(driver);
+        let access = self.kind.access.clone();
+        self.append(allocations, &access, new_len, HandleTypes::NONE)
+    }
+
+    /// A buffer of the first `new_len` bytes. Chunks that lie wholly behind them are freed when the
+    /// last buffer that has them goes; their addresses stay reserved, and can be grown into again.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for a longer length.
+    pub fn shrink(&self, new_len: usize) -> Result<Buffer> {
+        self.kind.device.driver().check()?;
+        if new_len > self.len {
+            let attempt = format!(
+                "shrinking a buffer of {} bytes to {new_len} bytes",
+                self.len
+            );
+            return Err(Error::invalid(attempt, "that is longer than it is").advise("use `grow`"));
+        }
+        let mut shorter = self.alias();
+        let (mut tail, mut cut) = (shorter.tail.take(), false);
+        while let Some(link) = &tail {
+            let offset = (link.mapping().address() - self.base) as usize;
+            if offset < new_len {
+                break;
+            }
+            shorter.room = link.mapping().reservation().cloned();
+            shorter.mapped = offset;
+            shorter.chunks -= 1;
+            cut = true;
+            let prev = link.prev().cloned();
+            tail = prev;
+        }
+        if cut && let Some(link) = &tail {
+            shorter.room = link.mapping().reservation().cloned();
+        }
+        shorter.tail = tail;
+        shorter.len = new_len;
+        Ok(shorter)
+    }
+
+    /// Continue by chunks at the end: in place, beside, or moved. All or nothing.
+    fn append(
+        &self,
+        allocations: Vec<Allocation>,
+        access: &AccessSet,
+        new_len: usize,
+        handle_types: HandleTypes,
+    ) -> Result<Buffer> {
+        let attempt = || self.growing(new_len);
+        let total = total_size(&allocations, attempt)?;
+        let mapped = self
+            .mapped
+            .checked_add(total)
+            .filter(|&m| m <= isize::MAX as usize);
+        let Some(mapped) = mapped else {
+            return Err(Error::invalid(
+                attempt(),
+                "that is more than there are addresses",
+            ));
+        };
+        if new_len > mapped {
+            let reason = format!("the memory is only {mapped} bytes");
+            return Err(Error::invalid(attempt(), reason));
+        }
+        let mut grown = self.alias();
+        grown.len = new_len;
+        if allocations.is_empty() {
+            return Ok(grown);
+        }
+        let added = allocations.len();
+        grown.kind.handle_types = self.kind.handle_types.intersection(handle_types);
+        grown.kind.add_users(access);
+        let driver = self.kind.device.driver();
+        let chunks = allocations.into_iter().map(|chunk| (chunk, access.clone()));
+        if let Some(claim) = self.claim_behind(total)? {
+            grown.room = Some(claim.reservation().clone());
+            let mappings = map(driver, claim, chunks)?;
+            grown.tail = Link::append(grown.tail.take(), mappings);
+        } else {
+            let mut all = self.contents();
+            all.extend(chunks);
+            let claim = self.claim_elsewhere(mapped)?;
+            grown.room = Some(claim.reservation().clone());
+            grown.base = claim.address();
+            let mappings = map(driver, claim, all)?;
+            // The old place still has its owner, `self`; the new one is a list of its own.
+            grown.tail = Link::append(None, mappings);
+        }
+        grown.mapped = mapped;
+        grown.chunks += added;
+        Ok(grown)
+    }
+
+    /// The addresses right behind the mapped bytes, if they can be had.
+    fn claim_behind(&self, bytes: usize) -> Result<Option<Claim>> {
+        let Some(room) = &self.room else {
+            return Ok(None);
+        };
+        let end = self.base + self.mapped as u64;
+        if let Some(claim) = room.claim(end, bytes) {
+            return Ok(Some(claim));
+        }
+        if room.end() != end || self.mapped == 0 {
+            return Ok(None);
+        }
+        // Room for more than this step where it is free, since a reservation for each step would
+        // cost more than the addresses.
+        for size in [bytes.max(self.mapped), bytes] {
+            let beside =
+                Reservation::new(self.kind.device.driver(), size, self.kind.granularity, end);
+            match beside {
+                Ok(beside) if beside.base() == end => return Ok(beside.claim(end, bytes)),
+                // The driver put it elsewhere: those addresses are taken.
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::OutOfAddressSpace => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Addresses for the whole buffer at a new place, with room to grow into.
+    fn claim_elsewhere(&self, bytes: usize) -> Result<Claim> {
+        let driver = self.kind.device.driver();
+        let ample = bytes.max(self.mapped.saturating_mul(2));
+        let reserve = |size| Reservation::new(driver, size, self.kind.alignment, 0);
+        let room = match reserve(ample) {
+            Err(error) if error.kind() == ErrorKind::OutOfAddressSpace && ample > bytes => {
+                reserve(bytes)?
+            }
+            result => result?,
+        };
+        let base = room.base();
+        // A new range has no other owner, so the claim cannot fail.
+        room.claim(base, bytes)
+            .ok_or_else(|| Error::invalid(self.growing(bytes), "the new range is not free"))
+    }
+
+    /// Every chunk with its access, in address order.
+    fn contents(&self) -> Vec<(Allocation, AccessSet)> {
+        let mut chunks: Vec<_> = chain::backwards(self.tail.as_ref())
+            .filter_map(|link| {
+                let mapping = link.mapping();
+                Some((mapping.allocation()?.clone(), mapping.access()?.clone()))
+            })
+            .collect();
+        chunks.reverse();
+        chunks
+    }
+
+    fn growing(&self, new_len: usize) -> String {
+        format!(
+            "growing a buffer of {} bytes to {new_len} bytes on {}",
+            self.len, self.kind.device
+        )
+    }
+}
+
+/// Map chunks one after the other from the start of `claim`. All or nothing.
+fn map(
+    driver: &Driver,
+    claim: Claim,
+    chunks: impl IntoIterator<Item = (Allocation, AccessSet)>,
+) -> Result<Vec<Mapping>> {
+    Mapping::run(driver, Place::cut(claim, chunks)).map_err(|undone| undone.error)
+}
+
+fn total_size(allocations: &[Allocation], attempt: impl Fn() -> String) -> Result<usize> {
+    allocations
+        .iter()
+        .try_fold(0_usize, |sum, allocation| {
+            sum.checked_add(allocation.size())
+        })
+        .filter(|&sum| sum <= isize::MAX as usize)
+        .ok_or_else(|| {
+            Error::invalid(
+                attempt(),
+                "the sizes add up to more than there are addresses",
+            )
+        })
+}
+
+/// The granularity of memory that was allocated elsewhere.
+fn location_granularity(device: &Device, location: Location) -> Result<usize> {
+    let prop = vmm_sys::CUmemAllocationProp {
+        type_: vmm_sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: location.to_raw(device),
+        ..Default::default()
+    };
+    device.granularity_of(&prop, false)
+}

@@ -1,0 +1,179 @@
+//! Address space: one reserved range, freed once with its exact pair, and who maps where in it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::driver::Driver;
+use crate::error::{Attempt, Error, ErrorKind, Result};
+use crate::free_list::FreeList;
+use crate::order::{After, Order};
+use crate::raw::{self, AddressPair};
+
+use vmm_sys::CUresult;
+
+/// A reserved range of addresses. Freed when the last mapping and buffer in it are gone.
+#[derive(Clone)]
+pub(crate) struct Reservation(Arc<Range>);
+
+struct Range {
+    driver: Driver,
+    pair: AddressPair,
+    free: Mutex<FreeList>,
+    order: Order,
+}
+
+/// The exclusive right to map at one place of a reservation; goes back when it is dropped.
+///
+/// Everything that is ever mapped goes through a claim, so two mappings cannot overlap and none can
+/// reach past the end of its reservation.
+pub(crate) struct Claim {
+    reservation: Reservation,
+    offset: usize,
+    size: usize,
+}
+
+impl Reservation {
+    /// Reserve `size` bytes, a multiple of the granularity. `hint` is where they would be welcome;
+    /// the driver decides.
+    pub(crate) fn new(driver: &Driver, size: usize, alignment: usize, hint: u64) -> Result<Self> {
+        let pair = raw::reserve(driver.sys(), size, alignment, hint).map_err(|error| {
+            let exhausted = error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+            let error = Error::driver(format!("reserving {size} bytes of address space"), error);
+            if exhausted {
+                return error.because(
+                    ErrorKind::OutOfAddressSpace,
+                    "the process has no free range of that size: reserve less capacity",
+                );
+            }
+            error
+        })?;
+        let free = Mutex::new(FreeList::new(pair.size));
+        Ok(Reservation(Arc::new(Range {
+            driver: driver.clone(),
+            pair,
+            free,
+            order: Order::default(),
+        })))
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.0.pair.base
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.0.pair.size
+    }
+
+    /// One past the last address.
+    pub(crate) fn end(&self) -> u64 {
+        self.base() + self.size() as u64
+    }
+
+    /// Claim the `size` bytes at `address`, if all of them are inside and free.
+    pub(crate) fn claim(&self, address: u64, size: usize) -> Option<Claim> {
+        let offset = usize::try_from(address.checked_sub(self.base())?).ok()?;
+        let taken = self
+            .0
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(offset, size);
+        taken.then(|| Claim {
+            reservation: self.clone(),
+            offset,
+            size,
+        })
+    }
+
+    /// Have whoever unmaps memory in this range wait for `after` first.
+    pub(crate) fn note(&self, after: After) {
+        self.0.order.note(after);
+    }
+
+    /// Wait for all that was noted. Failures are returned; there is no second chance to wait.
+    pub(crate) fn wait(&self) -> Vec<Error> {
+        self.0.order.wait()
+    }
+
+    pub(crate) fn is(&self, other: &Reservation) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Free the range, if nothing else holds it.
+    pub(crate) fn close(self) -> Result<()> {
+        match Arc::into_inner(self.0) {
+            Some(mut range) => range.release(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Claim {
+    pub(crate) fn address(&self) -> u64 {
+        self.reservation.base() + self.offset as u64
+    }
+
+    pub(crate) fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+
+    /// Give up the first `size` bytes of this claim to a claim of their own.
+    pub(crate) fn split(&mut self, size: usize) -> Claim {
+        let size = size.min(self.size);
+        let first = Claim {
+            reservation: self.reservation.clone(),
+            offset: self.offset,
+            size,
+        };
+        self.offset += size;
+        self.size -= size;
+        first
+    }
+
+    /// Keep the place taken for ever: something is still mapped there that could not be unmapped.
+    pub(crate) fn leak(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            let range = &self.reservation.0;
+            range
+                .free
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .give(self.offset, self.size);
+        }
+    }
+}
+
+impl Range {
+    fn release(&mut self) -> Result<()> {
+        let size = std::mem::take(&mut self.pair.size);
+        if size == 0 || !self.driver.in_own_process() {
+            return Ok(());
+        }
+        let pair = AddressPair {
+            base: self.pair.base,
+            size,
+        };
+        raw::free(self.driver.sys(), &pair)
+            .attempt(|| format!("freeing {size} bytes of address space at {:#x}", pair.base))
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            self.driver.report(error);
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({:#x} + {})", self.base(), self.size())
+    }
+}

@@ -1,0 +1,162 @@
+//! Streams, as far as memory needs them: what a release waits for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use vmm_sys::{CUresult, CUstream, CUstreamCaptureStatus};
+
+use crate::context::Current;
+use crate::device::Device;
+use crate::error::{Attempt, Error, ErrorKind, Result};
+use crate::raw::{self, RawStream};
+
+/// A stream of a device, to order copies on and to record in a buffer.
+///
+/// Cloning shares the one stream. A stream made here is destroyed with its last clone.
+#[derive(Clone)]
+#[doc(alias = "CUstream")]
+pub struct Stream(Arc<Inner>);
+
+struct Inner {
+    device: Device,
+    raw: RawStream,
+    owned: bool,
+}
+
+impl Stream {
+    /// A new stream in the primary context of `device`, which does not synchronise with the default
+    /// stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuDevicePrimaryCtxRetain` and `cuStreamCreate`.
+    #[doc(alias = "cuStreamCreate")]
+    pub fn new(device: &Device) -> Result<Self> {
+        let _current = Current::enter(device)?;
+        let raw = raw::stream_create(device.sys())
+            .attempt(|| format!("creating a stream on {device}"))?;
+        Ok(Stream(Arc::new(Inner {
+            device: device.clone(),
+            raw,
+            owned: true,
+        })))
+    }
+
+    /// A stream that something else owns: an engine, a framework.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of `device` (or one of the driver's default stream handles), and it is
+    /// not destroyed before the last clone of the returned value and of every buffer and copy that
+    /// recorded it.
+    #[expect(unsafe_code, reason = "the caller vouches for the handle")]
+    pub unsafe fn from_raw(device: &Device, stream: CUstream) -> Self {
+        let raw = RawStream(stream);
+        Stream(Arc::new(Inner {
+            device: device.clone(),
+            raw,
+            owned: false,
+        }))
+    }
+
+    /// The driver's handle, to launch kernels with. It is valid while this value lives.
+    pub fn as_raw(&self) -> CUstream {
+        self.0.raw.0
+    }
+
+    /// The device that the stream belongs to.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Wait until all work submitted so far is done.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Capturing`] while the stream is being captured into a graph, without harm to the
+    /// capture; the error of earlier work that failed.
+    #[doc(alias = "cuStreamSynchronize")]
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.device.driver().check()?;
+        let _current = Current::enter(&self.0.device)?;
+        wait(&self.0.device, self.0.raw, "a stream")
+    }
+
+    /// Whether work submitted now would be captured into a graph instead of run.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuStreamIsCapturing`.
+    #[doc(alias = "cuStreamIsCapturing")]
+    pub fn is_capturing(&self) -> Result<bool> {
+        self.0.device.driver().check()?;
+        let _current = Current::enter(&self.0.device)?;
+        is_capturing(&self.0.device, self.0.raw)
+    }
+
+    pub(crate) fn raw(&self) -> RawStream {
+        self.0.raw
+    }
+
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        self.0.raw.0 == other.0.raw.0 && self.0.device == other.0.device
+    }
+}
+
+/// Wait for the default stream of `device`, if any work can have been put there.
+pub(crate) fn synchronize_default(device: &Device) -> Result<()> {
+    // Without a context there is no stream, and making one only to wait for nothing is dear.
+    if !device.primary_context_is_active()? {
+        return Ok(());
+    }
+    let _current = Current::enter(device)?;
+    wait(device, RawStream::legacy(), "the default stream")
+}
+
+fn wait(device: &Device, stream: RawStream, name: &str) -> Result<()> {
+    if is_capturing(device, stream)? {
+        return Err(Error::new(
+            ErrorKind::Capturing,
+            format!("waiting for {name} of {device}"),
+            "it is being captured into a graph, and waiting would invalidate the capture",
+        )
+        .advise("end the capture first, or release and wait from outside it"));
+    }
+    raw::stream_synchronize(device.sys(), stream)
+        .attempt(|| format!("waiting for {name} of {device}"))
+}
+
+fn is_capturing(device: &Device, stream: RawStream) -> Result<bool> {
+    match raw::stream_capture_status(device.sys(), stream) {
+        Ok(status) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        // Asked of the default stream while another stream of the context is being captured.
+        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => {
+            Ok(true)
+        }
+        Err(error) => Err(Error::driver(
+            format!("asking for a capture on {device}"),
+            error,
+        )),
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.owned || !self.device.driver().in_own_process() {
+            return;
+        }
+        if let Err(error) = raw::stream_destroy(self.device.sys(), self.raw) {
+            let what = format!("destroying a stream on {}", self.device);
+            self.device.driver().report(Error::driver(what, error));
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("device", &self.0.device.ordinal())
+            .field("raw", &self.as_raw())
+            .finish()
+    }
+}
