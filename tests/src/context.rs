@@ -1,9 +1,11 @@
 //! What a case is given.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::driver::Choice;
+use crate::driver::{self, Choice};
 use crate::peer::{self, Peer};
+use crate::snapshot::Snapshot;
 use crate::{Case, Failure};
 
 /// The driver under test and the helpers to count and to start peers.
@@ -11,11 +13,16 @@ use crate::{Case, Failure};
 pub struct Context {
     choice: Choice,
     devices: usize,
+    driver: OnceLock<vmm::Driver>,
 }
 
 impl Context {
     pub(crate) fn new(choice: Choice, devices: usize) -> Context {
-        Context { choice, devices }
+        Context {
+            choice,
+            devices,
+            driver: OnceLock::new(),
+        }
     }
 
     pub(crate) fn for_case(choice: Choice, case: &Case) -> Context {
@@ -32,9 +39,58 @@ impl Context {
         self.devices
     }
 
+    /// The driver's table, loaded anew: a case that stays below `vmm` uses this one.
+    pub fn sys(&self) -> Result<vmm_sys::Driver, Failure> {
+        driver::load(&self.choice, self.devices)
+    }
+
+    /// The driver under test, initialised once for the case.
+    pub fn driver(&self) -> Result<&vmm::Driver, Failure> {
+        if let Some(driver) = self.driver.get() {
+            return Ok(driver);
+        }
+        let driver = vmm::Driver::new(self.sys()?)?;
+        Ok(self.driver.get_or_init(|| driver))
+    }
+
+    /// The first device.
+    pub fn device(&self) -> Result<vmm::Device, Failure> {
+        Ok(self.driver()?.device(0)?)
+    }
+
     /// The number of fds that this process has open.
     pub fn open_fds(&self) -> usize {
         open_fds().len()
+    }
+
+    /// Everything that can be counted, now.
+    pub fn snapshot(&self) -> Result<Snapshot, Failure> {
+        Snapshot::take(self.driver()?)
+    }
+
+    /// Fails where something has been left behind, or is missing, since `before`.
+    #[track_caller]
+    pub fn assert_as(&self, before: &Snapshot) -> Result<(), Failure> {
+        match before.difference(&self.snapshot()?) {
+            None => Ok(()),
+            Some(difference) => Err(Failure::new(format!("not as before: {difference}"))),
+        }
+    }
+
+    /// Does `work` twice, and fails where the second time leaves anything behind. The first is the
+    /// driver's opportunity to set up what it keeps for good.
+    #[track_caller]
+    pub fn leaves_nothing(
+        &self,
+        mut work: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        work()?;
+        let before = self.snapshot()?;
+        work()?;
+        match before.difference(&self.snapshot()?) {
+            None => Ok(()),
+            Some(difference) => Err(Failure::new(format!("left behind: {difference}"))),
+        }
     }
 
     /// Starts `role` in another process, by exec of this program, on the same driver.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::{Failure, emulated};
+
 /// The environment variable that chooses the driver where `--driver` does not.
 pub const VARIABLE: &str = "VMM_TEST_DRIVER";
 
@@ -40,4 +42,43 @@ impl fmt::Display for Choice {
             Choice::Path(path) => write!(f, "{}", path.display()),
         }
     }
+}
+
+/// Loads the driver that was asked for. `devices` is how many the emulator pretends to have.
+pub(crate) fn load(choice: &Choice, devices: usize) -> Result<vmm_sys::Driver, Failure> {
+    match choice {
+        Choice::Emulator => emulated::load(devices),
+        Choice::Cuda => Ok(vmm_sys::Driver::load()?),
+        // SAFETY: whoever names the path on the command line says that it is a CUDA driver.
+        Choice::Path(path) => Ok(unsafe { vmm_sys::Driver::load_from(path) }?),
+    }
+}
+
+/// The driver and its devices in words, one line each, and the number of devices. A driver without
+/// a device is a failure.
+pub(crate) fn probe(choice: &Choice) -> Result<(String, usize), Failure> {
+    let driver = vmm::Driver::new(load(choice, 1)?)?;
+    let version = driver.version();
+    let mut text = format!("driver: CUDA {}.{}", version / 1000, version % 1000 / 10);
+    if driver.is_emulator() {
+        text.push_str(", software emulator");
+    } else if let Ok(module) = std::fs::read_to_string("/sys/module/nvidia/version") {
+        text.push_str(&format!(", NVIDIA {}", module.trim()));
+    }
+    let devices = driver.devices();
+    if devices.is_empty() {
+        return Err(Failure::new("the driver sees no device"));
+    }
+    for device in &devices {
+        let memory = device.memory_info()?;
+        text.push_str(&format!(
+            "\ndevice {}: {}, {}, {} of {} MiB free",
+            device.ordinal(),
+            device.name(),
+            device.uuid(),
+            memory.free >> 20,
+            memory.total >> 20
+        ));
+    }
+    Ok((text, devices.len()))
 }

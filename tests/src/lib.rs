@@ -29,13 +29,16 @@
 pub mod case;
 pub mod context;
 pub mod driver;
+pub mod emulated;
 pub mod peer;
 pub mod runner;
 mod selftest;
+pub mod snapshot;
 
 pub use case::{Case, Failure};
 pub use context::Context;
 pub use peer::{Link, Peer, Role};
+pub use snapshot::Snapshot;
 
 /// Every case of the suite.
 pub fn all_cases() -> Vec<Case> {

@@ -33,6 +33,7 @@ pub fn main() -> ExitCode {
             arguments.remove(0);
             report("case", run_case(arguments))
         }
+        Some(PROBE) => report("probe", print_probe(arguments.get(1))),
         _ => match supervise(program, arguments) {
             Ok(code) => code,
             Err(message) => {
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
 }
 
 const CASE: &str = "--case";
+const PROBE: &str = "--probe";
 
 /// What a case's process prints when the case has returned: an exit in the middle of it with
 /// status 0 is no success.
@@ -56,6 +58,39 @@ fn report(what: &str, result: Result<(), Failure>) -> ExitCode {
             eprintln!("{what} failed: {failure}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// `--probe DRIVER` prints the driver and its devices, and fails where there is none.
+fn print_probe(choice: Option<&String>) -> Result<(), Failure> {
+    let choice = choice.ok_or_else(|| Failure::new("expected a driver"))?;
+    let (text, devices) = driver::probe(&Choice::parse(choice).map_err(Failure::new)?)?;
+    println!("{text}");
+    println!("devices: {devices}");
+    Ok(())
+}
+
+/// Asks another process for the driver in words and the number of devices: the process that runs
+/// the cases never loads a driver, so that nothing of it is inherited by any.
+fn probe(choice: &Choice) -> Result<(String, usize), String> {
+    let wrong = |what: String| format!("driver `{choice}`: {what}");
+    let program = std::env::current_exe().map_err(|error| wrong(error.to_string()))?;
+    let output = Command::new(program)
+        .args([PROBE, &choice.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| wrong(error.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let described = text.trim_end().rsplit_once("\ndevices: ");
+    match described {
+        Some((text, devices)) if output.status.success() => {
+            Ok((text.to_owned(), devices.parse().unwrap_or(0)))
+        }
+        _ => Err(wrong(
+            String::from_utf8_lossy(&output.stderr)
+                .trim_end()
+                .to_owned(),
+        )),
     }
 }
 
@@ -84,16 +119,28 @@ fn run_case(arguments: Vec<String>) -> Result<(), Failure> {
 fn supervise(program: String, arguments: Vec<String>) -> Result<ExitCode, String> {
     let (choice, arguments) = take_driver(arguments)?;
     let mut arguments = Arguments::from_iter(std::iter::once(program).chain(arguments));
+    let (description, devices) = probe(&choice)?;
     let on_hardware = choice != Choice::Emulator;
     if on_hardware && arguments.test_threads.is_none() {
         // Free memory is counted for the whole device: two cases at once would disturb each other.
         arguments.test_threads = Some(1);
     }
-    let cases = cases();
-    let trials = cases
-        .iter()
-        .filter(|case| !(on_hardware && case.emulator_only))
-        .map(|&case| {
+    let (listed, left_out): (Vec<Case>, Vec<Case>) = cases()
+        .into_iter()
+        .partition(|case| !on_hardware || !case.emulator_only && case.devices <= devices);
+    if !arguments.list {
+        println!("{description}");
+        let for_emulator = left_out.iter().filter(|case| case.emulator_only).count();
+        if on_hardware {
+            println!(
+                "not listed: {for_emulator} cases that only the emulator can run, {} for more devices",
+                left_out.len() - for_emulator
+            );
+        }
+    }
+    let trials = listed
+        .into_iter()
+        .map(|case| {
             let choice = choice.clone();
             Trial::test(case.name(), move || {
                 run_in_a_process(&case, &choice).map_err(Failed::from)

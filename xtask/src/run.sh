@@ -63,7 +63,7 @@ part() {
 if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee -a "$log"
 fi
-if ! ./vmm-suite --driver cuda --probe 2>&1 | tee -a "$log" | tee /dev/stderr | grep -q '^driver: '; then
+if ! ./vmm-suite --probe cuda 2>&1 | tee -a "$log" | tee /dev/stderr | grep -q '^driver: '; then
     echo "no CUDA driver with a device here: nothing was run" | tee -a "$log"
     exit 1
 fi
