@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::location::{HandleTypes, Location};
-use crate::raw::{self, PhysicalHandle};
+use crate::raw::{self, PhysicalHandle, Prop};
 
 /// Physical memory that the driver gave out: a chunk of one size, at no address yet.
 ///
@@ -68,7 +68,7 @@ pub(crate) struct Blueprint {
     pub(crate) device: Device,
     pub(crate) location: Location,
     pub(crate) handle_types: HandleTypes,
-    pub(crate) prop: CUmemAllocationProp,
+    pub(crate) prop: Prop,
     size: usize,
 }
 
@@ -83,7 +83,7 @@ impl Blueprint {
             device: device.clone(),
             location,
             handle_types,
-            prop,
+            prop: Prop(prop),
             size: 0,
         }
     }
@@ -108,7 +108,7 @@ impl Blueprint {
             prop,
             size,
         } = self;
-        let handle = raw::create(device.sys(), *size, prop).map_err(|error| {
+        let handle = raw::create(device.sys(), *size, &prop.0).map_err(|error| {
             let code = error.code();
             let what = format!(
                 "allocating {size} bytes of {location} memory on {device} (handle types: {handle_types})"
@@ -361,7 +361,7 @@ impl Allocation {
             device: self.device(),
             location: self.0.location,
             handle_types: self.0.handle_types,
-            prop,
+            prop: Prop(prop),
             size: self.0.size,
         })
     }

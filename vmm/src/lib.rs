@@ -115,3 +115,19 @@ pub use crate::properties::DeviceProperties;
 pub use crate::sleep::{Progress, SleepError, SleepingBuffer};
 pub use crate::slice::Slice;
 pub use crate::stream::Stream;
+
+/// Invariant 12, as far as types can say it: everything that owns something goes to any thread.
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<Driver>();
+    any_thread::<Device>();
+    any_thread::<Allocation>();
+    any_thread::<Allocator>();
+    any_thread::<AllocatorBuilder>();
+    any_thread::<Buffer>();
+    any_thread::<Slice>();
+    any_thread::<SleepingBuffer>();
+    any_thread::<Stream>();
+    any_thread::<Error>();
+    any_thread::<CloseError>();
+};

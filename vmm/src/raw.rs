@@ -290,6 +290,15 @@ pub(crate) fn dma_buf(d: &sys::Driver, span: Span<'_>) -> Call<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// What memory is allocated as, to keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prop(pub(crate) CUmemAllocationProp);
+
+// SAFETY: the one pointer in it is for other systems than Linux, and always null here.
+unsafe impl Send for Prop {}
+// SAFETY: as above.
+unsafe impl Sync for Prop {}
+
 /// A stream handle that stays valid for as long as its owner, a `Stream`, lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawStream(pub(crate) CUstream);
