@@ -34,6 +34,7 @@ pub mod peer;
 pub mod runner;
 mod selftest;
 pub mod snapshot;
+mod vmm;
 
 pub use case::{Case, Failure};
 pub use context::Context;
@@ -42,12 +43,12 @@ pub use snapshot::Snapshot;
 
 /// Every case of the suite.
 pub fn all_cases() -> Vec<Case> {
-    let lists: &[&[Case]] = &[];
+    let lists: &[Vec<Case>] = &[vmm::cases()];
     lists.concat()
 }
 
 /// Every role that a case may start in another process.
 pub fn all_roles() -> Vec<Role> {
-    let lists: &[&[Role]] = &[selftest::ROLES];
+    let lists: &[&[Role]] = &[selftest::ROLES, vmm::ROLES];
     lists.concat()
 }

@@ -1,0 +1,70 @@
+//! The invariants of `vmm`, by the numbers that its crate page gives them.
+//!
+//! Invariant 13 (device memory is never a Rust reference) is one of the types: no function gives
+//! such a reference, so there is nothing to run.
+
+mod bounds;
+mod grow;
+mod lifetime;
+mod order;
+mod rollback;
+mod threads;
+
+use vmm::{Allocator, Buffer, ChunkPolicy, Device};
+
+use crate::{Case, Context, Failure, Role};
+
+/// Every case on `vmm`.
+pub fn cases() -> Vec<Case> {
+    let lists: &[&[Case]] = &[
+        bounds::CASES,
+        grow::CASES,
+        lifetime::CASES,
+        order::CASES,
+        rollback::CASES,
+        threads::CASES,
+    ];
+    lists.concat()
+}
+
+/// Every role of these cases.
+pub const ROLES: &[Role] = lifetime::ROLES;
+
+/// An allocator that maps exactly what is asked for, and its granularity.
+fn exact(context: &Context) -> Result<(Allocator, usize), Failure> {
+    exact_on(&context.device()?)
+}
+
+fn exact_on(device: &Device) -> Result<(Allocator, usize), Failure> {
+    let allocator = Allocator::builder(device)
+        .chunk_policy(ChunkPolicy::exact())
+        .build()?;
+    let granularity = allocator.granularity();
+    Ok((allocator, granularity))
+}
+
+/// Writes a byte pattern that depends on `seed` over the whole of `buffer`.
+fn write_pattern(buffer: &Buffer, seed: u8) -> Result<(), Failure> {
+    Ok(buffer.write(0, &pattern(buffer.len(), seed))?)
+}
+
+/// Checks the first `len` bytes of `buffer` against what [`write_pattern`] wrote.
+#[track_caller]
+fn expect_pattern(buffer: &Buffer, len: usize, seed: u8) -> Result<(), Failure> {
+    let mut bytes = vec![0; len];
+    buffer.read(0, &mut bytes)?;
+    let expected = pattern(len, seed);
+    match bytes.iter().zip(&expected).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(Failure::new(format!(
+            "byte {at} is {}, not {}",
+            bytes[at], expected[at]
+        ))),
+    }
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u32).wrapping_mul(0x9e37_79b1).to_le_bytes()[3] ^ (i >> 21) as u8 ^ seed)
+        .collect()
+}

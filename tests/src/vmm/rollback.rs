@@ -1,0 +1,296 @@
+//! An operation that fails at any step leaves everything as it was: invariant 3.
+//!
+//! Every operation in [`OPERATIONS`] is run once for each driver call that it makes, with that call
+//! failing. A new operation is covered by adding it to the list.
+
+use std::any::Any;
+
+use vmm::sys::CUresult;
+use vmm::{Access, Allocation, Allocator, Buffer, ChunkPolicy, HandleTypes, MapOptions};
+
+use super::{expect_pattern, write_pattern};
+use crate::emulated::{self, Calls};
+use crate::{Case, Context, Failure, cases};
+
+pub const CASES: &[Case] = cases![
+    invariant_03_a_failure_of_any_driver_call_leaves_everything_as_it_was: emulator_only() timeout(120),
+    invariant_03_running_out_of_memory_in_the_middle_leaves_everything_as_it_was,
+];
+
+/// What the operations work on.
+struct Fixture {
+    device: vmm::Device,
+    allocator: Allocator,
+    granularity: usize,
+    /// Two chunks, with capacity for more.
+    roomy: Buffer,
+    /// Two chunks; the place behind is taken.
+    tight: Buffer,
+    /// What takes it.
+    _taken: Buffer,
+    /// What can be imported.
+    fd: std::os::fd::OwnedFd,
+}
+
+/// What an operation returns, to be kept until it has been counted.
+type Made = Box<dyn Any>;
+
+struct Operation {
+    name: &'static str,
+    run: fn(&Fixture) -> Result<Made, vmm::Error>,
+}
+
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "allocate",
+        run: |on| made(on.allocator.allocate(3 * on.granularity)),
+    },
+    Operation {
+        name: "allocate with capacity",
+        run: |on| {
+            made(
+                on.allocator
+                    .allocate_with_capacity(on.granularity, 9 * on.granularity),
+            )
+        },
+    },
+    Operation {
+        name: "allocate in many chunks",
+        run: |on| {
+            let policy = ChunkPolicy::exact().largest(on.granularity);
+            let builder = Allocator::builder(&on.device).chunk_policy(policy);
+            made(builder.build()?.allocate(4 * on.granularity))
+        },
+    },
+    Operation {
+        name: "allocate on the host",
+        run: |on| {
+            let builder = Allocator::builder(&on.device).location(vmm::Location::HostNuma(0));
+            made(builder.build()?.allocate(2 * on.granularity))
+        },
+    },
+    Operation {
+        name: "grow in place",
+        run: |on| made(on.roomy.grow(5 * on.granularity)),
+    },
+    Operation {
+        name: "grow moved",
+        run: |on| made(on.tight.grow(5 * on.granularity)),
+    },
+    Operation {
+        name: "grow with other access",
+        run: |on| {
+            let builder = Allocator::builder(&on.device).access(Access::Read);
+            made(on.roomy.grow_with(&builder.build()?, 5 * on.granularity))
+        },
+    },
+    Operation {
+        name: "shrink",
+        run: |on| made(on.roomy.shrink(on.granularity)),
+    },
+    Operation {
+        name: "slice",
+        run: |on| made(on.roomy.slice(1..9)),
+    },
+    Operation {
+        name: "map given allocations",
+        run: |on| {
+            let chunks = on
+                .roomy
+                .chunks()
+                .map(|chunk| chunk.allocation.clone())
+                .collect();
+            let options = MapOptions::new(Access::Read).capacity(8 * on.granularity);
+            made(Buffer::from_allocations(
+                &on.device,
+                chunks,
+                on.granularity,
+                &options,
+            ))
+        },
+    },
+    Operation {
+        name: "extend",
+        run: |on| {
+            let chunks = on
+                .tight
+                .chunks()
+                .map(|chunk| chunk.allocation.clone())
+                .collect();
+            made(on.roomy.extend(chunks, 3 * on.granularity))
+        },
+    },
+    Operation {
+        name: "import",
+        run: |on| {
+            use std::os::fd::AsFd;
+            let chunk = Allocation::import_posix_fd(&on.device, on.fd.as_fd(), 2 * on.granularity)?;
+            let options = MapOptions::default();
+            made(Buffer::from_allocations(
+                &on.device,
+                vec![chunk],
+                on.granularity,
+                &options,
+            ))
+        },
+    },
+    Operation {
+        name: "export",
+        run: |on| {
+            let chunk = on.roomy.chunks().next();
+            made(
+                chunk
+                    .map(|chunk| chunk.allocation.export_posix_fd())
+                    .transpose(),
+            )
+        },
+    },
+    Operation {
+        name: "sleep",
+        run: |on| sleeping(on).map(|_| Box::new(()) as Made),
+    },
+    Operation {
+        name: "sleep and wake",
+        run: |on| made(sleeping(on)?.wake().map_err(|failed| failed.error)),
+    },
+    Operation {
+        name: "stream",
+        run: |on| made(vmm::Stream::new(&on.device)),
+    },
+    Operation {
+        name: "read",
+        run: |on| made(on.roomy.read(0, &mut [0; 64])),
+    },
+    Operation {
+        name: "memory info",
+        run: |on| made(on.device.memory_info()),
+    },
+];
+
+fn made<T: 'static>(result: Result<T, vmm::Error>) -> Result<Made, vmm::Error> {
+    result.map(|value| Box::new(value) as Made)
+}
+
+fn sleeping(on: &Fixture) -> Result<vmm::SleepingBuffer, vmm::Error> {
+    let buffer = on
+        .allocator
+        .allocate_with_capacity(2 * on.granularity, 4 * on.granularity)?;
+    buffer.fill(0, 64, 1)?;
+    buffer
+        .sleep_with_contents(|_| {})
+        .map_err(|failed| failed.error)
+}
+
+impl Fixture {
+    fn new(context: &Context) -> Result<Fixture, Failure> {
+        let device = context.device()?;
+        let allocator = Allocator::builder(&device)
+            .handle_types(HandleTypes::POSIX_FD)
+            .chunk_policy(ChunkPolicy::exact())
+            .build()?;
+        let granularity = allocator.granularity();
+        let roomy = allocator
+            .allocate_with_capacity(granularity, 8 * granularity)?
+            .grow(2 * granularity)?;
+        let tight = allocator
+            .allocate_with_capacity(granularity, 3 * granularity)?
+            .grow(2 * granularity)?;
+        let taken = tight.grow(3 * granularity)?;
+        write_pattern(&roomy, 1)?;
+        write_pattern(&tight, 2)?;
+        let shared = allocator.allocate(2 * granularity)?;
+        let fd = shared
+            .chunks()
+            .next()
+            .ok_or_else(|| Failure::new("a buffer without a chunk"))?
+            .allocation
+            .export_posix_fd()?;
+        Ok(Fixture {
+            device,
+            allocator,
+            granularity,
+            roomy,
+            tight,
+            _taken: taken,
+            fd,
+        })
+    }
+
+    /// The buffers as they should always be.
+    fn check(&self, layouts: &(vmm::Layout, vmm::Layout)) -> Result<(), Failure> {
+        assert_eq!((self.roomy.layout(), self.tight.layout()), *layouts);
+        expect_pattern(&self.roomy, 2 * self.granularity, 1)?;
+        expect_pattern(&self.tight, 2 * self.granularity, 2)?;
+        // Still writable: access is part of what must not change.
+        write_pattern(&self.roomy, 1)?;
+        write_pattern(&self.tight, 2)
+    }
+}
+
+fn invariant_03_a_failure_of_any_driver_call_leaves_everything_as_it_was(
+    context: &Context,
+) -> Result<(), Failure> {
+    let fixture = Fixture::new(context)?;
+    let layouts = (fixture.roomy.layout(), fixture.tight.layout());
+    for operation in OPERATIONS {
+        // Twice without a failure: what is set up once for good is set up now.
+        drop((operation.run)(&fixture)?);
+        let before = context.snapshot()?;
+        drop((operation.run)(&fixture)?);
+        context.assert_as(&before)?;
+        let mut calls = 0;
+        loop {
+            let failing = emulated::fail(
+                Calls::AnyHere,
+                calls + 1,
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+            );
+            let result = (operation.run)(&fixture);
+            let fired = failing.fired() > 0;
+            drop(failing);
+            let at = format!("{}, call {}", operation.name, calls + 1);
+            if !fired {
+                result.map_err(|error| Failure::new(format!("{at}: {error}")))?;
+                break;
+            }
+            // A call that may fail without harm, such as an exchange of the capture mode, is no
+            // failure of the operation; then its result has to be as good as ever.
+            drop(result);
+            context
+                .assert_as(&before)
+                .map_err(|failure| Failure::new(format!("{at}: {failure}")))?;
+            fixture
+                .check(&layouts)
+                .map_err(|failure| Failure::new(format!("{at}: {failure}")))?;
+            calls += 1;
+        }
+        println!("{}: {calls} driver calls, each failed once", operation.name);
+    }
+    Ok(())
+}
+
+fn invariant_03_running_out_of_memory_in_the_middle_leaves_everything_as_it_was(
+    context: &Context,
+) -> Result<(), Failure> {
+    let fixture = Fixture::new(context)?;
+    let layouts = (fixture.roomy.layout(), fixture.tight.layout());
+    let total = fixture.device.memory_info()?.total;
+    // Several chunks, of which the last do not fit.
+    let greedy = Allocator::builder(&fixture.device)
+        .chunk_policy(
+            ChunkPolicy::exact().largest(total / 4 / fixture.granularity * fixture.granularity),
+        )
+        .build()?;
+    let before = context.snapshot()?;
+    for attempt in [
+        greedy.allocate(2 * total).err(),
+        fixture.roomy.grow_with(&greedy, 2 * total).err(),
+        fixture.tight.grow_with(&greedy, 2 * total).err(),
+    ] {
+        let kind = attempt.as_ref().map(vmm::Error::kind);
+        assert_eq!(kind, Some(vmm::ErrorKind::OutOfMemory), "{attempt:?}");
+        context.assert_as(&before)?;
+        fixture.check(&layouts)?;
+    }
+    Ok(())
+}
