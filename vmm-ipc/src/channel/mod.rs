@@ -1,0 +1,289 @@
+//! The channel: messages and file descriptors between two processes, by a deadline.
+
+mod deadline;
+mod listener;
+mod peer;
+mod socket;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub use self::listener::Listener;
+pub use self::peer::{PeerCredentials, PeerPolicy};
+
+pub(crate) use self::deadline::Deadline;
+use self::socket::Socket;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::Limits;
+use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, MessageKind, VERSION, WireError};
+
+/// A connection to one other process.
+///
+/// Every call is over by a deadline; a peer that hangs up or dies ends it at once. After an error
+/// other than [`ErrorKind::Refused`] the exchange is out of step: drop the channel and open another.
+#[derive(Debug)]
+pub struct Channel {
+    socket: Socket,
+    peer: PeerCredentials,
+    timeout: Duration,
+    limits: Limits,
+    greeted: bool,
+}
+
+/// A message and the file descriptors that came with it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Received {
+    /// What was said.
+    pub message: Message,
+    /// What came along, close-on-exec. Dropping closes them.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// How long each call waits at most, unless it is told otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Channel {
+    /// Connect to the [`Listener`] at `path`, as the same user.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Hangup`] where nobody listens; [`ErrorKind::Peer`] where another user does.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_with(path, PeerPolicy::SameUser)
+    }
+
+    /// Connect to the [`Listener`] at `path`, if the process there is who it should be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::connect`].
+    pub fn connect_with(path: impl AsRef<Path>, policy: PeerPolicy) -> Result<Self> {
+        let path = path.as_ref();
+        let attempt = || format!("connecting to {}", path.display());
+        let address = SocketAddrUnix::new(path).map_err(|errno| Error::os(attempt(), errno))?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|errno| Error::os(attempt(), errno))?;
+        rustix::net::connect(&socket, &address).map_err(|errno| Error::os(attempt(), errno))?;
+        Self::from_fd(socket, policy)
+    }
+
+    /// A channel over a connected Unix socket of the caller's: SEQPACKET, or STREAM.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for another kind of socket; [`ErrorKind::Peer`].
+    pub fn from_fd(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
+        let socket = Socket::new(socket)?;
+        let peer = PeerCredentials::of(&socket)?;
+        peer.check(policy)?;
+        let limits = Limits::default();
+        let mut channel = Channel {
+            socket,
+            peer,
+            timeout: DEFAULT_TIMEOUT,
+            limits,
+            greeted: false,
+        };
+        channel.send(&Message::Hello(Hello { version: VERSION }), &[])?;
+        Ok(channel)
+    }
+
+    /// Two channels that are connected with each other, to give one to a child.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FdLimit`], [`ErrorKind::System`].
+    pub fn pair() -> Result<(Self, Self)> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|errno| Error::os("making a pair of sockets", errno))?;
+        Ok((
+            Self::from_fd(a, PeerPolicy::SameUser)?,
+            Self::from_fd(b, PeerPolicy::SameUser)?,
+        ))
+    }
+
+    /// The process at the other end.
+    pub fn peer(&self) -> PeerCredentials {
+        self.peer
+    }
+
+    /// How long each call waits at most.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Set how long each call waits at most. Default: [`DEFAULT_TIMEOUT`].
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Set how large messages may be that are received.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Send a message, and file descriptors with it. They stay open, and stay the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::InFlight`].
+    pub fn send(&mut self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.send_by(message, fds, Deadline::after(self.timeout))
+    }
+
+    /// Receive the next message.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`],
+    /// [`ErrorKind::Limit`], [`ErrorKind::FdLimit`]. File descriptors that came are closed then.
+    pub fn receive(&mut self) -> Result<Received> {
+        self.receive_by(Deadline::after(self.timeout))
+    }
+
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline::after(self.timeout)
+    }
+
+    pub(crate) fn send_by(
+        &mut self,
+        message: &Message,
+        fds: &[BorrowedFd<'_>],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let payload = message.encode();
+        let attempt = "sending to the peer";
+        let too_long = |_| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                attempt,
+                "the message is too long",
+            )
+        };
+        let total = u32::try_from(payload.len()).map_err(too_long)?;
+        let count = u16::try_from(fds.len()).unwrap_or(u16::MAX);
+        let cuts = payload
+            .chunks(MAX_PAYLOAD)
+            .chain(payload.is_empty().then_some(&[][..]));
+        for (frame, part) in Frame::cut(message.kind(), total, count).zip(cuts) {
+            let fds = if frame.offset == 0 { fds } else { &[] };
+            self.socket.send(&frame, part, fds, deadline)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn receive_by(&mut self, deadline: Deadline) -> Result<Received> {
+        if !self.greeted {
+            // The peer's first message says which version it speaks.
+            match self.receive_one(deadline)?.message {
+                Message::Hello(_) => self.greeted = true,
+                other => return Err(unexpected(&other, "hello")),
+            }
+        }
+        match self.receive_one(deadline)? {
+            Received {
+                message: message @ Message::Hello(_),
+                ..
+            } => Err(unexpected(&message, "another message")),
+            received => Ok(received),
+        }
+    }
+
+    fn receive_one(&mut self, deadline: Deadline) -> Result<Received> {
+        let (mut payload, mut fds) = (Vec::new(), Vec::new());
+        let limits = self.limits;
+        let bound = move |frame: &Frame| check_bound(frame, &limits);
+        let first = self
+            .socket
+            .receive(&mut payload, &mut fds, deadline, &bound)?;
+        if first.offset != 0 {
+            return Err(Error::wire(RECEIVING, out_of_step(&first)));
+        }
+        let mut last = first;
+        while !last.is_last() {
+            let next = self
+                .socket
+                .receive(&mut payload, &mut fds, deadline, &bound)?;
+            let follows = next.kind == first.kind
+                && next.total == first.total
+                && next.offset == last.offset + last.payload;
+            if !follows {
+                return Err(Error::wire(RECEIVING, out_of_step(&next)));
+            }
+            last = next;
+        }
+        let message = Message::decode(first.kind, &payload)
+            .map_err(|error| Error::wire(format!("reading {}", first.kind.name()), error))?;
+        let expected = match message {
+            Message::Handles { count, .. } => count as usize,
+            _ => 0,
+        };
+        if fds.len() != expected {
+            let reason = format!(
+                "{} file descriptors came with {} that is for {expected}",
+                fds.len(),
+                first.kind.name()
+            );
+            return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+        }
+        Ok(Received { message, fds })
+    }
+}
+
+const RECEIVING: &str = "receiving from the peer";
+
+/// Refuse a message for its stated size, before any of it is kept.
+fn check_bound(frame: &Frame, limits: &Limits) -> Result<()> {
+    let most = match frame.kind.max_payload() {
+        Some(most) => most as u64,
+        None => limits.message_bytes(),
+    };
+    let found = u64::from(frame.total);
+    if found <= most {
+        return Ok(());
+    }
+    let what = match frame.kind {
+        MessageKind::Offer | MessageKind::Update => "bytes, more than its chunks may have,",
+        _ => "bytes",
+    };
+    Err(Error::wire(
+        format!("receiving {}", frame.kind.name()),
+        WireError::Limit {
+            what,
+            found,
+            limit: most,
+        },
+    ))
+}
+
+fn out_of_step(frame: &Frame) -> WireError {
+    WireError::Unexpected {
+        found: frame.kind.name(),
+        expected: "the rest of a message",
+    }
+}
+
+pub(crate) fn unexpected(found: &Message, expected: &'static str) -> Error {
+    let found = found.kind().name();
+    Error::wire(RECEIVING, WireError::Unexpected { found, expected })
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

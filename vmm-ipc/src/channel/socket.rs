@@ -1,0 +1,257 @@
+//! One frame at a time over a Unix socket, with file descriptors, by a deadline.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg,
+};
+
+use super::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::{FRAME_HEADER, Frame, MAX_FDS, WireError};
+
+/// A connected socket that does not block.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// Whether the socket keeps the bounds between packets.
+    packets: bool,
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd) -> Result<Self> {
+        let attempt = "taking over a socket";
+        let kind = rustix::net::sockopt::socket_type(&fd).map_err(|e| Error::os(attempt, e))?;
+        let domain = rustix::net::sockopt::socket_domain(&fd).map_err(|e| Error::os(attempt, e))?;
+        let packets = match kind {
+            SocketType::SEQPACKET => true,
+            SocketType::STREAM => false,
+            _ => {
+                let reason = "only SEQPACKET and STREAM sockets carry this protocol";
+                return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason));
+            }
+        };
+        if domain != rustix::net::AddressFamily::UNIX {
+            let reason = "only Unix sockets carry file descriptors";
+            return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason));
+        }
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(|e| Error::os(attempt, e))?;
+        rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)
+            .map_err(|e| Error::os(attempt, e))?;
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|e| Error::os(attempt, e))?;
+        Ok(Socket { fd, packets })
+    }
+
+    pub(super) fn send(
+        &self,
+        frame: &Frame,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let header = frame.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut sent = 0;
+        let total = header.len() + payload.len();
+        while sent < total {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            // They go with the first byte, and only once.
+            if sent == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                let reason = format!("a message carries at most {MAX_FDS} file descriptors");
+                return Err(Error::new(ErrorKind::InvalidArgument, SENDING, reason));
+            }
+            let rest = [
+                IoSlice::new(header.get(sent..).unwrap_or_default()),
+                IoSlice::new(
+                    payload
+                        .get(sent.saturating_sub(header.len())..)
+                        .unwrap_or_default(),
+                ),
+            ];
+            match sendmsg(&self.fd, &rest, &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, SENDING)?,
+                // Nothing tells when these pass, so it is tried again until the deadline.
+                Err(errno @ (Errno::TOOMANYREFS | Errno::NOBUFS)) => {
+                    if deadline.left().is_none_or(|left| left <= PAUSE) {
+                        return Err(Error::os(SENDING, errno));
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Err(errno) => return Err(Error::os(SENDING, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receive one frame. The payload is appended to `payload`, the descriptors to `fds`.
+    ///
+    /// `bound` is asked, once the header is known, how many bytes the whole message may have.
+    pub(super) fn receive(
+        &self,
+        payload: &mut Vec<u8>,
+        fds: &mut Vec<OwnedFd>,
+        deadline: Deadline,
+        bound: &dyn Fn(&Frame) -> Result<()>,
+    ) -> Result<Frame> {
+        let mut header = [0; FRAME_HEADER];
+        let had = fds.len();
+        let frame = if self.packets {
+            self.packet(&mut header, payload, fds, deadline, bound)?
+        } else {
+            self.exactly(&mut header, fds, deadline)?;
+            let frame = Frame::decode(&header).map_err(|error| Error::wire(RECEIVING, error))?;
+            bound(&frame)?;
+            let start = payload.len();
+            payload.resize(start + frame.payload as usize, 0);
+            let place = payload.get_mut(start..).unwrap_or_default();
+            self.exactly(place, fds, deadline)?;
+            frame
+        };
+        let came = fds.len() - had;
+        if came != usize::from(frame.fds) {
+            let reason = format!(
+                "{came} file descriptors came where the message states {}",
+                frame.fds
+            );
+            return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+        }
+        Ok(frame)
+    }
+
+    /// One packet, which is one frame.
+    fn packet(
+        &self,
+        header: &mut [u8; FRAME_HEADER],
+        payload: &mut Vec<u8>,
+        fds: &mut Vec<OwnedFd>,
+        deadline: Deadline,
+        bound: &dyn Fn(&Frame) -> Result<()>,
+    ) -> Result<Frame> {
+        const MOST: usize = crate::wire::MAX_PAYLOAD;
+        let start = payload.len();
+        payload.resize(start + MOST, 0);
+        let place = payload.get_mut(start..).unwrap_or_default();
+        let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(place)];
+        let count = self.some(parts, fds, deadline)?;
+        payload.truncate(start + count.saturating_sub(FRAME_HEADER));
+        let short = WireError::Truncated {
+            at: 0,
+            needed: FRAME_HEADER,
+            left: count,
+        };
+        if count < FRAME_HEADER {
+            return Err(Error::wire(RECEIVING, short));
+        }
+        let frame = Frame::decode(header).map_err(|error| Error::wire(RECEIVING, error))?;
+        bound(&frame)?;
+        let (stated, actual) = (u64::from(frame.payload), (count - FRAME_HEADER) as u64);
+        if stated != actual {
+            return Err(Error::wire(RECEIVING, WireError::Length { stated, actual }));
+        }
+        Ok(frame)
+    }
+
+    /// Fill `place` from a stream.
+    fn exactly(&self, place: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Deadline) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = place.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            done += self.some(&mut [IoSliceMut::new(rest)], fds, deadline)?;
+            if fds.len() > MAX_FDS {
+                let reason = format!("more than {MAX_FDS} file descriptors came with one message");
+                return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// What one `recvmsg` gives. Whatever descriptors come are owned at once.
+    fn some(
+        &self,
+        parts: &mut [IoSliceMut<'_>],
+        fds: &mut Vec<OwnedFd>,
+        deadline: Deadline,
+    ) -> Result<usize> {
+        // Always for as many as the kernel can send, so that none is cut off, whatever was agreed.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let result = recvmsg(&self.fd, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let message = match result {
+                Ok(message) => message,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::IN, deadline, RECEIVING)?;
+                    continue;
+                }
+                Err(errno) => return Err(Error::os(RECEIVING, errno)),
+            };
+            for part in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(rights) = part {
+                    fds.extend(rights);
+                }
+            }
+            if message.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(cut_off());
+            }
+            if message.flags.contains(ReturnFlags::TRUNC) {
+                let reason = "a packet is larger than any of the protocol";
+                return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+            }
+            if message.bytes == 0 {
+                return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up"));
+            }
+            return Ok(message.bytes);
+        }
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Deadline, attempt: &'static str) -> Result<()> {
+        loop {
+            let Some(left) = deadline.timespec() else {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    attempt,
+                    "the deadline has passed",
+                ));
+            };
+            let mut list = [PollFd::new(&self.fd, what)];
+            match poll(&mut list, Some(&left)) {
+                // A hangup or an error is told by the call that is tried next.
+                Ok(count) if count > 0 => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::os(attempt, errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// How long to pause where the kernel does not say when to go on.
+const PAUSE: Duration = Duration::from_millis(1);
+
+const SENDING: &str = "sending to the peer";
+const RECEIVING: &str = "receiving from the peer";
+
+/// The kernel drops what this process has no numbers left for.
+fn cut_off() -> Error {
+    let attempt = "receiving file descriptors";
+    Error::new(
+        ErrorKind::FdLimit,
+        attempt,
+        "the process has no file descriptors left for them",
+    )
+    .advise("raise the limit of open files: `ulimit -n`")
+}

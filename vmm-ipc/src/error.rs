@@ -1,0 +1,233 @@
+//! What went wrong, while doing what, and whether trying again makes sense.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::wire::{Reason, Refusal, WireError};
+
+/// The result of every fallible call in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error: one sentence that says what was attempted, why it failed, and what to do.
+///
+/// Match on [`Error::kind`]; the text is for people and may change.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    attempt: Cow<'static, str>,
+    cause: Cause,
+    advice: Option<Cow<'static, str>>,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Words(Cow<'static, str>),
+    Os(Errno),
+    Wire(WireError),
+    Refused(Refusal),
+    Memory(vmm::Error),
+}
+
+/// What kind of thing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The deadline passed. The exchange is broken off: use a new channel.
+    Timeout,
+    /// The peer hung up, or its process ended.
+    Hangup,
+    /// The peer sent something that is not the protocol. Use a new channel, if at all.
+    Protocol,
+    /// The peer is not who may be talked to.
+    Peer,
+    /// The peer did not want what it was offered: see [`Error::refusal`].
+    Refused,
+    /// A limit that was set on this side.
+    Limit,
+    /// The process has too few file descriptors left.
+    FdLimit,
+    /// Too many file descriptors are in flight between processes, for the kernel.
+    InFlight,
+    /// The buffer cannot be shared.
+    NotShareable,
+    /// A descriptor that came is not a driver's handle, or not the memory that was stated.
+    NotAHandle,
+    /// The device is not visible to this process.
+    NoDevice,
+    /// An update that does not follow what this side has.
+    OutOfOrder,
+    /// An argument that cannot be right.
+    InvalidArgument,
+    /// The operating system refused.
+    System,
+    /// Memory could not be exported, imported or mapped: see [`Error::memory`].
+    Memory,
+}
+
+impl Error {
+    pub(crate) fn new(
+        kind: ErrorKind,
+        attempt: impl Into<Cow<'static, str>>,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::from_parts(kind, attempt.into(), Cause::Words(reason.into()))
+    }
+
+    pub(crate) fn wire(attempt: impl Into<Cow<'static, str>>, error: WireError) -> Self {
+        let kind = match error {
+            WireError::Limit { .. } => ErrorKind::Limit,
+            _ => ErrorKind::Protocol,
+        };
+        Self::from_parts(kind, attempt.into(), Cause::Wire(error))
+    }
+
+    pub(crate) fn os(attempt: impl Into<Cow<'static, str>>, errno: Errno) -> Self {
+        let (kind, advice) = match errno {
+            Errno::MFILE => (
+                ErrorKind::FdLimit,
+                Some("raise the limit of open files: `ulimit -n`"),
+            ),
+            Errno::NFILE => (
+                ErrorKind::FdLimit,
+                Some("the whole system is at its limit: see fs.file-max"),
+            ),
+            Errno::TOOMANYREFS => (
+                ErrorKind::InFlight,
+                Some(
+                    "too many descriptors of this user are on their way: let the receivers catch up",
+                ),
+            ),
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => (ErrorKind::Hangup, None),
+            Errno::CONNREFUSED | Errno::NOENT => (ErrorKind::Hangup, Some("nobody listens there")),
+            _ => (ErrorKind::System, None),
+        };
+        let error = Self::from_parts(kind, attempt.into(), Cause::Os(errno));
+        match advice {
+            Some(advice) => error.advise(advice),
+            None => error,
+        }
+    }
+
+    pub(crate) fn refused(attempt: impl Into<Cow<'static, str>>, refusal: Refusal) -> Self {
+        Self::from_parts(ErrorKind::Refused, attempt.into(), Cause::Refused(refusal))
+    }
+
+    pub(crate) fn memory(attempt: impl Into<Cow<'static, str>>, error: vmm::Error) -> Self {
+        let kind = match error.kind() {
+            vmm::ErrorKind::FdLimit => ErrorKind::FdLimit,
+            vmm::ErrorKind::NotAHandle => ErrorKind::NotAHandle,
+            vmm::ErrorKind::NoDevice => ErrorKind::NoDevice,
+            vmm::ErrorKind::NotShareable => ErrorKind::NotShareable,
+            _ => ErrorKind::Memory,
+        };
+        Self::from_parts(kind, attempt.into(), Cause::Memory(error))
+    }
+
+    pub(crate) fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
+    fn from_parts(kind: ErrorKind, attempt: Cow<'static, str>, cause: Cause) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            attempt,
+            cause,
+            advice: None,
+        }))
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later, on the same or a new channel, without anything being
+    /// changed: the peer was slow or gone, or something was used up for the moment.
+    pub fn is_retryable(&self) -> bool {
+        match self.0.kind {
+            ErrorKind::Timeout | ErrorKind::Hangup | ErrorKind::InFlight | ErrorKind::FdLimit => {
+                true
+            }
+            ErrorKind::Refused => self
+                .refusal()
+                .is_some_and(|refusal| refusal.reason == Reason::Resources),
+            ErrorKind::Memory => self.memory_error().is_some_and(|error| {
+                matches!(
+                    error.kind(),
+                    vmm::ErrorKind::OutOfMemory | vmm::ErrorKind::OutOfAddressSpace
+                )
+            }),
+            _ => false,
+        }
+    }
+
+    /// Why the peer refused, where it did.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match &self.0.cause {
+            Cause::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// What is wrong with the bytes, where that is it.
+    pub fn wire_error(&self) -> Option<&WireError> {
+        match &self.0.cause {
+            Cause::Wire(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// What the memory layer said, where it failed.
+    pub fn memory_error(&self) -> Option<&vmm::Error> {
+        match &self.0.cause {
+            Cause::Memory(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// What to tell the peer that offered something.
+    pub(crate) fn to_refusal(&self) -> Refusal {
+        let reason = match self.0.kind {
+            ErrorKind::NoDevice => Reason::NoDevice,
+            ErrorKind::Limit => Reason::Limit,
+            ErrorKind::FdLimit => Reason::Resources,
+            ErrorKind::OutOfOrder => Reason::OutOfOrder,
+            ErrorKind::NotAHandle | ErrorKind::Protocol => Reason::Invalid,
+            ErrorKind::Memory if self.is_retryable() => Reason::Resources,
+            _ => Reason::Other,
+        };
+        Refusal::new(reason, &self.to_string())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.0.attempt)?;
+        match &self.0.cause {
+            Cause::Words(words) => f.write_str(words)?,
+            Cause::Os(errno) => write!(f, "{errno}")?,
+            Cause::Wire(error) => write!(f, "{error}")?,
+            Cause::Refused(refusal) => write!(f, "the importer refused: {}", refusal.text)?,
+            Cause::Memory(error) => write!(f, "{error}")?,
+        }
+        match &self.0.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("text", &self.to_string())
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {}
