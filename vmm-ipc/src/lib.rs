@@ -23,6 +23,10 @@ compile_error!(
 
 mod channel;
 mod error;
+mod export;
+mod fd_limit;
+mod handle;
+mod import;
 mod limits;
 mod random;
 pub mod wire;
@@ -31,4 +35,6 @@ pub use crate::channel::{
     Channel, DEFAULT_TIMEOUT, Listener, PeerCredentials, PeerPolicy, Received,
 };
 pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::export::{Export, Exporter, Progress};
+pub use crate::import::{Capacity, ImportOptions, Imported};
 pub use crate::limits::Limits;

@@ -111,6 +111,30 @@ impl Allocator {
         Buffer::allocate(self, len, capacity.max(len))
     }
 
+    /// One chunk of physical memory that is mapped nowhere, `size` rounded up to the granularity: to
+    /// export it, or to map it with [`Buffer::from_allocations`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Allocator::allocate`]; [`ErrorKind::InvalidArgument`] for size zero.
+    #[doc(alias = "cuMemCreate")]
+    pub fn allocate_unmapped(&self, size: usize) -> Result<Allocation> {
+        self.device().driver().check()?;
+        let attempt = || {
+            format!(
+                "allocating {size} bytes of unmapped memory on {}",
+                self.device()
+            )
+        };
+        if size == 0 {
+            return Err(Error::invalid(attempt(), "physical memory is not empty"));
+        }
+        self.0
+            .blueprint
+            .of_size(self.round_up(size, attempt)?)
+            .allocate()
+    }
+
     /// Sizes are rounded up to multiples of this many bytes, a power of two.
     #[doc(alias = "cuMemGetAllocationGranularity")]
     pub fn granularity(&self) -> usize {

@@ -1,0 +1,541 @@
+//! The exporting side: what is shared, and the file descriptors that stand for it.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use vmm::{Allocation, Allocator, Buffer, ChunkPolicy, Device, HandleTypes, Location};
+
+use crate::channel::{Channel, Deadline, unexpected};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fd_limit;
+use crate::random;
+use crate::wire::{
+    BufferId, Descriptor, DescriptorFields, HandleKind, Message, Place, Update, UpdateFields,
+    WireError,
+};
+
+/// File descriptors sent with one message while a buffer is first shared: enough to make the sends
+/// few, and few enough that the importer maps some while the exporter exports the next.
+const BATCH: usize = 64;
+
+/// Exports buffers of one device.
+///
+/// It keeps one granule of memory exported for as long as it lives: exporting while no other export
+/// of the process is alive costs the driver twenty times more, and so does closing the last one. So
+/// make one `Exporter` early and keep it. What it holds, one file descriptor and one granule of
+/// memory, goes when it and all its exports are gone.
+#[derive(Clone, Debug)]
+pub struct Exporter {
+    device: Device,
+    anchor: Option<Arc<Anchor>>,
+}
+
+/// The export that stays alive.
+#[derive(Debug)]
+struct Anchor {
+    // In this order: the memory goes with its last handle.
+    _fd: OwnedFd,
+    _memory: Allocation,
+}
+
+/// A buffer as it is shared: its descriptor, and one handle for each chunk, exported once however
+/// many importers there are.
+///
+/// It keeps the memory alive by its handles, also when the buffer is gone. Drop it, or
+/// [`Export::retire`] it, when no more importers come; those that have mapped the buffer keep it.
+pub struct Export {
+    descriptor: Descriptor,
+    /// One for each chunk; empty where fabric handles travel.
+    fds: Vec<OwnedFd>,
+    updates: Vec<Update>,
+    /// The memory of the last chunk, by which a grown buffer is recognised. `None` for a relay.
+    last: Option<Allocation>,
+    anchor: Option<Arc<Anchor>>,
+}
+
+/// How far a transfer has come: given to a progress callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Chunks that are through.
+    pub done: usize,
+    /// Chunks in all.
+    pub total: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(done: usize, total: usize) -> Self {
+        Progress { done, total }
+    }
+}
+
+impl Exporter {
+    /// For buffers of `device` that are shared as file descriptors.
+    ///
+    /// # Errors
+    ///
+    /// Those of allocating and exporting one granule: [`ErrorKind::Memory`],
+    /// [`ErrorKind::FdLimit`].
+    pub fn new(device: &Device) -> Result<Self> {
+        let attempt = "setting up an exporter";
+        let anchor = || -> vmm::Result<Anchor> {
+            let allocator = Allocator::builder(device)
+                .handle_types(HandleTypes::POSIX_FD)
+                .chunk_policy(ChunkPolicy::exact())
+                .build()?;
+            let memory = allocator.allocate_unmapped(allocator.granularity())?;
+            Ok(Anchor {
+                _fd: memory.export_posix_fd()?,
+                _memory: memory,
+            })
+        };
+        let anchor = anchor().map_err(|error| Error::memory(attempt, error))?;
+        Ok(Exporter {
+            device: device.clone(),
+            anchor: Some(Arc::new(anchor)),
+        })
+    }
+
+    /// For buffers that are shared as fabric handles, which need nothing to be kept.
+    pub fn for_fabric(device: &Device) -> Self {
+        Exporter {
+            device: device.clone(),
+            anchor: None,
+        }
+    }
+
+    /// The device whose buffers are exported.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The file descriptors that the exporter itself keeps open.
+    pub fn open_fds(&self) -> usize {
+        usize::from(self.anchor.is_some())
+    }
+
+    /// Export every chunk of a buffer.
+    ///
+    /// Waits for the work on the buffer's recorded stream first, so that importers see what was
+    /// written. The whole buffer is exported or nothing is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotShareable`] for private memory, imported memory, or an empty buffer;
+    /// [`ErrorKind::FdLimit`] with how many descriptors are needed and left; [`ErrorKind::Memory`].
+    pub fn export(&self, buffer: &Buffer) -> Result<Export> {
+        let mut export = self.prepare(buffer)?;
+        let chunks: Vec<_> = buffer
+            .chunks()
+            .map(|chunk| chunk.allocation.clone())
+            .collect();
+        for chunk in &chunks {
+            export.export_chunk(chunk, chunks.len())?;
+        }
+        Ok(export)
+    }
+
+    /// Export a buffer and send it to its first importer at the same time, which with many chunks is
+    /// faster than one after the other. Returns when the importer has mapped it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exporter::export`] and [`Export::send`].
+    pub fn share(&self, buffer: &Buffer, channel: &mut Channel) -> Result<Export> {
+        let mut export = self.prepare(buffer)?;
+        let deadline = channel.deadline();
+        channel.send_by(&Message::Offer(export.descriptor.clone()), &[], deadline)?;
+        if let Err(error) = export.export_and_send(buffer, channel, deadline) {
+            // The importer waits for the rest: tell it that there is none.
+            let _ = channel.send_by(
+                &Message::Retired {
+                    id: export.descriptor.id(),
+                },
+                &[],
+                deadline,
+            );
+            return Err(error);
+        }
+        export.await_answer(channel, export.generation(), deadline)?;
+        Ok(export)
+    }
+
+    /// The export of `buffer`, with everything but its file descriptors.
+    fn prepare(&self, buffer: &Buffer) -> Result<Export> {
+        let attempt = || format!("exporting a buffer of {} bytes", buffer.len());
+        let refuse = |reason: &'static str| Error::new(ErrorKind::NotShareable, attempt(), reason);
+        if buffer.chunk_count() == 0 {
+            return Err(refuse("it is empty: there is no memory to share"));
+        }
+        if buffer.chunks().any(|chunk| chunk.allocation.is_imported()) {
+            return Err(refuse(
+                "it has memory that was imported, and the driver does not export that again",
+            )
+            .advise("import it with `keep_handles` and pass it on with `Imported::export`"));
+        }
+        let kinds = buffer.handle_types();
+        let by_fd = self.anchor.is_some();
+        let wanted = if by_fd {
+            HandleTypes::POSIX_FD
+        } else {
+            HandleTypes::FABRIC
+        };
+        if !kinds.contains(wanted) {
+            let reason = format!("its memory was allocated to be shared as: {kinds}");
+            let advice = format!(
+                "ask for {wanted} when allocating: `Allocator::builder(..).handle_types(..)`"
+            );
+            return Err(Error::new(ErrorKind::NotShareable, attempt(), reason).advise(advice));
+        }
+        if by_fd {
+            fd_limit::check(buffer.chunk_count(), attempt)?;
+        }
+        buffer
+            .synchronize()
+            .map_err(|error| Error::memory(attempt(), error))?;
+        let place = match buffer.location() {
+            Location::Device => Place::Device,
+            Location::HostNuma(node) => Place::HostNuma(node),
+            _ => {
+                return Err(refuse(
+                    "its memory lies where no other process can import it",
+                ));
+            }
+        };
+        let fields = DescriptorFields {
+            id: BufferId(random::bytes()?),
+            generation: 0,
+            device: *buffer.device().uuid().as_bytes(),
+            place,
+            granularity: buffer.granularity() as u64,
+            len: buffer.len() as u64,
+            capacity: buffer.capacity() as u64,
+        };
+        let sizes = buffer.chunks().map(|chunk| chunk.size as u64).collect();
+        let fabric = if by_fd {
+            Vec::new()
+        } else {
+            fabric_handles(buffer.chunks())?
+        };
+        let descriptor = Descriptor::new(fields, sizes, fabric)
+            .map_err(|error| Error::wire(attempt(), error))?;
+        Ok(Export {
+            descriptor,
+            fds: Vec::new(),
+            updates: Vec::new(),
+            last: buffer.chunks().last().map(|chunk| chunk.allocation.clone()),
+            anchor: self.anchor.clone(),
+        })
+    }
+}
+
+impl Export {
+    /// An export of handles that came from another process.
+    pub(crate) fn relay(descriptor: Descriptor, fds: Vec<OwnedFd>) -> Self {
+        Export {
+            descriptor,
+            fds,
+            updates: Vec::new(),
+            last: None,
+            anchor: None,
+        }
+    }
+
+    /// The buffer in words.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// How often the buffer has grown since it was exported.
+    pub fn generation(&self) -> u64 {
+        self.descriptor.generation()
+    }
+
+    /// The file descriptors, one for each chunk in address order; none where fabric handles travel.
+    pub fn fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
+        self.fds.iter().map(OwnedFd::as_fd)
+    }
+
+    /// The descriptor's bytes and duplicates of the file descriptors, for a transport of the
+    /// caller's. See [`ImportOptions::import_parts`](crate::ImportOptions::import_parts).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FdLimit`].
+    pub fn to_parts(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let attempt = || "duplicating the handles of a buffer".to_owned();
+        fd_limit::check(self.fds.len(), attempt)?;
+        let duplicate = |fd: &OwnedFd| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os(attempt(), errno))
+        };
+        let fds = self.fds.iter().map(duplicate).collect::<Result<_>>()?;
+        Ok((self.descriptor.encode(), fds))
+    }
+
+    /// The descriptor's bytes and the file descriptors themselves, and with them the ownership.
+    pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+        (self.descriptor.encode(), self.fds)
+    }
+
+    /// Send the whole buffer to an importer, and wait until it is mapped there. The file descriptors
+    /// stay open here until then at least, which spares the importer the cost of closing the last
+    /// ones.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel can go on;
+    /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`].
+    pub fn send(&self, channel: &mut Channel) -> Result<()> {
+        let deadline = channel.deadline();
+        channel.send_by(&Message::Offer(self.descriptor.clone()), &[], deadline)?;
+        let mut first = 0;
+        while first < self.fds.len() {
+            let end = (first + BATCH).min(self.fds.len());
+            self.send_handles(channel, first, end, deadline)?;
+            first = end;
+        }
+        self.await_answer(channel, self.generation(), deadline)
+    }
+
+    /// Take in what the buffer has grown by: only the new chunks are exported. The importers hear of
+    /// it by [`Export::send_updates`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] where `grown` did not grow from what is exported; as
+    /// [`Exporter::export`] otherwise. Nothing has changed then.
+    pub fn grow(&mut self, grown: &Buffer) -> Result<&Update> {
+        let attempt = || {
+            format!(
+                "exporting what a buffer has grown by, to {} bytes",
+                grown.len()
+            )
+        };
+        let wrong =
+            |reason: &'static str| Error::new(ErrorKind::InvalidArgument, attempt(), reason);
+        let had = self.descriptor.sizes().len();
+        if self.last.is_none() {
+            return Err(wrong(
+                "a buffer that was imported grows by what its exporter sends",
+            ));
+        }
+        let continues = self
+            .last
+            .as_ref()
+            .zip(grown.chunks().nth(had - 1))
+            .is_some_and(|(last, chunk)| last.is_same(chunk.allocation));
+        let alike = grown
+            .chunks()
+            .zip(self.descriptor.sizes())
+            .all(|(chunk, &size)| chunk.size as u64 == size);
+        if !continues || !alike {
+            return Err(wrong("its first chunks are not those that were exported"));
+        }
+        let new: Vec<_> = grown.chunks().skip(had).collect();
+        if new.is_empty() {
+            return Err(wrong("it has no new chunks"));
+        }
+        if new.iter().any(|chunk| chunk.allocation.is_imported()) {
+            let reason = "a new chunk was imported, and the driver does not export that again";
+            return Err(Error::new(ErrorKind::NotShareable, attempt(), reason));
+        }
+        let by_fd = self.descriptor.handle_kind() == HandleKind::PosixFd;
+        if by_fd {
+            fd_limit::check(new.len(), attempt)?;
+        }
+        grown
+            .synchronize()
+            .map_err(|error| Error::memory(attempt(), error))?;
+        let fields = UpdateFields {
+            id: self.descriptor.id(),
+            generation: self.generation() + 1,
+            granularity: self.descriptor.granularity(),
+            first_chunk: had as u32,
+            mapped_before: self.descriptor.mapped_len(),
+            len: grown.len() as u64,
+        };
+        let sizes = new.iter().map(|chunk| chunk.size as u64).collect();
+        let fabric = if by_fd {
+            Vec::new()
+        } else {
+            fabric_handles(new.iter().copied())?
+        };
+        let update =
+            Update::new(fields, sizes, fabric).map_err(|error| Error::wire(attempt(), error))?;
+        let descriptor = self
+            .descriptor
+            .updated(&update)
+            .map_err(|error| Error::wire(attempt(), error))?;
+        if by_fd {
+            let total = new.len();
+            for chunk in &new {
+                if let Err(error) = self.export_chunk(chunk.allocation, total) {
+                    self.fds.truncate(had);
+                    return Err(error);
+                }
+            }
+        }
+        self.last = new.last().map(|chunk| chunk.allocation.clone());
+        self.descriptor = descriptor;
+        self.updates.push(update);
+        self.updates
+            .last()
+            .ok_or_else(|| wrong("it has no new chunks"))
+    }
+
+    /// The updates since `generation`, in order: what an importer of that generation lacks.
+    pub fn updates_since(&self, generation: u64) -> &[Update] {
+        let first = self
+            .updates
+            .partition_point(|update| update.generation() <= generation);
+        self.updates.get(first..).unwrap_or_default()
+    }
+
+    /// Send every update since `generation` to an importer that has that one, and wait until it is
+    /// mapped there, at the same address where the importer has the room. Returns the generation that
+    /// the importer has then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Export::send`].
+    pub fn send_updates(&self, channel: &mut Channel, generation: u64) -> Result<u64> {
+        let deadline = channel.deadline();
+        let mut reached = generation;
+        for update in self.updates_since(generation) {
+            channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
+            let mut first = update.first_chunk() as usize;
+            let end = first + update.sizes().len();
+            while self.descriptor.handle_kind() == HandleKind::PosixFd && first < end {
+                let next = (first + BATCH).min(end);
+                self.send_handles(channel, first, next, deadline)?;
+                first = next;
+            }
+            self.await_answer(channel, update.generation(), deadline)?;
+            reached = update.generation();
+        }
+        Ok(reached)
+    }
+
+    /// Tell an importer that nothing more of this buffer will come.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::send`].
+    pub fn send_retirement(&self, channel: &mut Channel) -> Result<()> {
+        channel.send(
+            &Message::Retired {
+                id: self.descriptor.id(),
+            },
+            &[],
+        )
+    }
+
+    /// Close every file descriptor. Importers that have mapped the buffer keep it.
+    pub fn retire(self) {
+        drop(self);
+    }
+
+    fn export_and_send(
+        &mut self,
+        buffer: &Buffer,
+        channel: &mut Channel,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let (mut first, total) = (0, buffer.chunk_count());
+        for (index, chunk) in buffer.chunks().enumerate() {
+            self.export_chunk(chunk.allocation, total)?;
+            let end = index + 1;
+            if end - first == BATCH || end == total {
+                self.send_handles(channel, first, end, deadline)?;
+                first = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn export_chunk(&mut self, chunk: &Allocation, total: usize) -> Result<()> {
+        if self.descriptor.handle_kind() == HandleKind::Fabric {
+            return Ok(());
+        }
+        let fd = chunk.export_posix_fd().map_err(|error| {
+            let number = self.fds.len() + 1;
+            Error::memory(format!("exporting chunk {number} of {total}"), error)
+        })?;
+        self.fds.push(fd);
+        Ok(())
+    }
+
+    fn send_handles(
+        &self,
+        channel: &mut Channel,
+        first: usize,
+        end: usize,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let Some(fds) = self.fds.get(first..end).filter(|fds| !fds.is_empty()) else {
+            return Ok(());
+        };
+        let fds: Vec<_> = fds.iter().map(OwnedFd::as_fd).collect();
+        let (first, count) = (first as u32, fds.len() as u32);
+        let message = Message::Handles {
+            id: self.descriptor.id(),
+            first,
+            count,
+        };
+        channel.send_by(&message, &fds, deadline)
+    }
+
+    fn await_answer(
+        &self,
+        channel: &mut Channel,
+        generation: u64,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let received = channel.receive_by(deadline)?;
+        let attempt = || format!("sharing buffer {}", self.descriptor.id());
+        let about = match &received.message {
+            Message::Accepted { id, generation } | Message::Refused { id, generation, .. } => {
+                (*id, *generation)
+            }
+            other => return Err(unexpected(other, "an acceptance")),
+        };
+        if about != (self.descriptor.id(), generation) {
+            let other = WireError::Unexpected {
+                found: "an answer about another buffer or generation",
+                expected: "the one about this",
+            };
+            return Err(Error::wire(attempt(), other));
+        }
+        match received.message {
+            Message::Refused { refusal, .. } => Err(Error::refused(attempt(), refusal)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export")
+            .field("descriptor", &self.descriptor)
+            .field("fds", &self.fds.len())
+            .field("anchored", &self.anchor.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+fn fabric_handles<'a>(
+    chunks: impl ExactSizeIterator<Item = vmm::Chunk<'a>>,
+) -> Result<Vec<[u8; HandleKind::FABRIC_LEN]>> {
+    let total = chunks.len();
+    chunks
+        .enumerate()
+        .map(|(index, chunk)| match chunk.allocation.export_fabric() {
+            Ok(handle) => Ok(*handle.as_bytes()),
+            Err(error) => Err(Error::memory(
+                format!("exporting chunk {} of {total}", index + 1),
+                error,
+            )),
+        })
+        .collect()
+}

@@ -1,0 +1,44 @@
+//! What a descriptor that came from a peer can be, before the driver is asked.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::fs::{FileType, fstat, major};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the emulator calls the memory files that stand for its handles.
+const EMULATOR_FILE: &str = "/memfd:vmm-emulator";
+
+/// Refuse a descriptor that no driver gives out, by the name of what it is.
+///
+/// The driver answers CUDA_ERROR_UNKNOWN to all of them. What is a character device may still not be
+/// a handle: only the driver can tell.
+pub(crate) fn check(fd: impl AsFd, emulator: bool, attempt: impl Fn() -> String) -> Result<()> {
+    let fd = fd.as_fd();
+    let stat = fstat(fd).map_err(|errno| Error::os(attempt(), errno))?;
+    let what = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => match major(stat.st_rdev) {
+            1 => "a memory device such as /dev/null",
+            4 | 5 | 136..=143 => "a terminal",
+            _ if emulator => "a device, and the software emulator's handles are memory files",
+            _ => return Ok(()),
+        },
+        FileType::RegularFile if emulator && is_emulator_file(fd.as_raw_fd()) => return Ok(()),
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::BlockDevice => "a block device",
+        _ => "something without a file type, as an event or a poll descriptor is",
+    };
+    Err(Error::new(
+        ErrorKind::NotAHandle,
+        attempt(),
+        format!("the descriptor is {what}, not memory that a CUDA driver exported"),
+    ))
+}
+
+fn is_emulator_file(number: i32) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+    link.is_ok_and(|target| target.to_string_lossy().starts_with(EMULATOR_FILE))
+}
