@@ -1,0 +1,204 @@
+//! Graph capture: which stream captures, in which mode, and which calls that forbids.
+
+use crate::code::{Code, Result};
+use crate::core::Core;
+use crate::stream::Kind;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::thread::ThreadId;
+
+/// `CUstreamCaptureMode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+/// `CUstreamCaptureStatus`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    None = 0,
+    Active = 1,
+    Invalidated = 2,
+}
+
+#[derive(Debug)]
+pub(crate) struct Capture {
+    mode: Mode,
+    thread: ThreadId,
+    origin: u64,
+    invalidated: bool,
+}
+
+/// The captures under way, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    all: BTreeMap<u64, Capture>,
+    begun: u64,
+    pub graphs: u64,
+}
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+impl Mode {
+    pub fn from_c(mode: c_int) -> Result<Self> {
+        match mode {
+            0 => Ok(Self::Global),
+            1 => Ok(Self::ThreadLocal),
+            2 => Ok(Self::Relaxed),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    pub fn to_c(self) -> c_int {
+        match self {
+            Self::Global => 0,
+            Self::ThreadLocal => 1,
+            Self::Relaxed => 2,
+        }
+    }
+}
+
+/// `cuThreadExchangeStreamCaptureMode`.
+pub(crate) fn exchange_mode(mode: Mode) -> Mode {
+    MODE.replace(mode)
+}
+
+impl Core {
+    pub fn begin_capture(&mut self, stream: u64, mode: Mode) -> Result {
+        let target = self.streams.get(stream)?;
+        match (target.kind, target.capture) {
+            (Kind::Legacy, _) => return Err(Code::STREAM_CAPTURE_UNSUPPORTED),
+            (_, Some(_)) => return Err(Code::ILLEGAL_STATE),
+            _ => {}
+        }
+        self.captures.begun += 1;
+        let id = self.captures.begun;
+        let thread = std::thread::current().id();
+        self.captures.all.insert(id, Capture { mode, thread, origin: stream, invalidated: false });
+        self.streams.get_mut(stream)?.capture = Some(id);
+        Ok(())
+    }
+
+    /// The id of the graph.
+    pub fn end_capture(&mut self, stream: u64) -> Result<u64> {
+        let id = self.streams.get(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
+        let capture = self.captures.all.get(&id).ok_or(Code::ILLEGAL_STATE)?;
+        if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
+            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        if capture.origin != stream {
+            return Err(Code::STREAM_CAPTURE_UNMATCHED);
+        }
+        let invalidated = capture.invalidated;
+        self.captures.all.remove(&id);
+        let mut unjoined = false;
+        for (&other, joined) in self.streams.iter_mut() {
+            if joined.capture == Some(id) {
+                joined.capture = None;
+                unjoined |= other != stream;
+            }
+        }
+        if invalidated {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        if unjoined {
+            return Err(Code::STREAM_CAPTURE_UNJOINED);
+        }
+        self.captures.graphs += 1;
+        Ok(self.captures.graphs)
+    }
+
+    pub fn capture_status(&self, stream: u64) -> Result<(Status, u64)> {
+        if self.streams.get(stream)?.kind == Kind::Legacy && self.blocking_capture(stream)?.is_some() {
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+        }
+        Ok(match self.streams.get(stream)?.capture {
+            None => (Status::None, 0),
+            Some(id) => match self.captures.all.get(&id) {
+                Some(capture) if !capture.invalidated => (Status::Active, id),
+                _ => (Status::Invalidated, id),
+            },
+        })
+    }
+
+    /// Whether work for the stream goes into a graph instead of running.
+    pub fn is_recorded(&mut self, stream: u64) -> Result<bool> {
+        if self.streams.get(stream)?.kind == Kind::Legacy
+            && let Some(id) = self.blocking_capture(stream)?
+        {
+            self.invalidate(id);
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+        }
+        match self.streams.get(stream)?.capture {
+            None => Ok(false),
+            Some(id) if self.captures.all.get(&id).is_some_and(|capture| capture.invalidated) => {
+                Err(Code::STREAM_CAPTURE_INVALIDATED)
+            }
+            Some(_) => Ok(true),
+        }
+    }
+
+    /// For a call that waits for the stream or asks how far it is.
+    pub fn no_capture_on(&mut self, stream: u64) -> Result {
+        if self.is_recorded(stream)? {
+            if let Some(id) = self.streams.get(stream)?.capture {
+                self.invalidate(id);
+            }
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        Ok(())
+    }
+
+    /// For a call that waits for a whole context.
+    pub fn no_capture_in(&mut self, context: u64) -> Result {
+        let capturing: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.context == context)
+            .filter_map(|(_, stream)| stream.capture)
+            .collect();
+        for id in &capturing {
+            self.invalidate(*id);
+        }
+        if capturing.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
+    }
+
+    /// For a call that CUDA calls potentially unsafe while a capture is under way.
+    pub fn safe_in_capture(&mut self) -> Result {
+        let this = std::thread::current().id();
+        let forbids = |capture: &Capture| match (MODE.get(), capture.mode) {
+            (Mode::Relaxed, _) | (_, Mode::Relaxed) => false,
+            (Mode::Global, Mode::Global) => true,
+            _ => capture.thread == this,
+        };
+        let forbidding: Vec<u64> =
+            self.captures.all.iter().filter(|(_, capture)| forbids(capture)).map(|(id, _)| *id).collect();
+        for id in &forbidding {
+            self.invalidate(*id);
+        }
+        if forbidding.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
+    }
+
+    pub fn invalidate(&mut self, id: u64) {
+        if let Some(capture) = self.captures.all.get_mut(&id)
+            && !capture.invalidated
+        {
+            capture.invalidated = true;
+            self.misuse.captures_invalidated += 1;
+        }
+    }
+
+    /// A capture on a stream that the legacy stream of the same context would wait for.
+    fn blocking_capture(&self, legacy: u64) -> Result<Option<u64>> {
+        let context = self.streams.get(legacy)?.context;
+        let blocking = self.streams.iter().filter(|(_, stream)| {
+            stream.context == context && matches!(stream.kind, Kind::Blocking | Kind::PerThread(_))
+        });
+        Ok(blocking.filter_map(|(_, stream)| stream.capture).next())
+    }
+}

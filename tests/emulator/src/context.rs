@@ -1,0 +1,145 @@
+//! Contexts, and the stack of them that every thread has.
+
+use crate::code::{Code, Result};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+
+const FIRST_CONTEXT: u64 = 0x5000_0000_0000;
+const CONTEXT_STEP: u64 = 0x100;
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Ordinal among the visible devices.
+    pub device: usize,
+    pub flags: c_uint,
+    /// Retains of a primary context; 1 for one that was created.
+    pub references: usize,
+    pub primary: bool,
+    /// What every use answers once work has failed.
+    pub error: Option<Code>,
+}
+
+/// Every context of the process, dead primary ones included: their value comes back.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    all: BTreeMap<u64, Context>,
+    made: u64,
+    primary_flags: BTreeMap<usize, c_uint>,
+}
+
+impl Contexts {
+    pub fn create(&mut self, device: usize, flags: c_uint, primary: bool) -> u64 {
+        self.made += 1;
+        let id = FIRST_CONTEXT + self.made * CONTEXT_STEP;
+        self.all.insert(id, Context { device, flags, references: 1, primary, error: None });
+        id
+    }
+
+    pub fn retain_primary(&mut self, device: usize) -> u64 {
+        let flags = self.primary_flags.get(&device).copied().unwrap_or(0);
+        let known = self.all.iter_mut().find(|(_, context)| context.primary && context.device == device);
+        match known {
+            Some((&id, context)) => {
+                if context.references == 0 {
+                    context.error = None;
+                    context.flags = flags;
+                }
+                context.references += 1;
+                id
+            }
+            None => self.create(device, flags, true),
+        }
+    }
+
+    /// The context that died with this release, if it was the last one.
+    pub fn release_primary(&mut self, device: usize) -> Result<Option<u64>> {
+        let (id, context) = self.primary(device).ok_or(Code::INVALID_CONTEXT)?;
+        context.references -= 1;
+        Ok((context.references == 0).then_some(id))
+    }
+
+    /// The context that died, if there was one.
+    pub fn reset_primary(&mut self, device: usize) -> Option<u64> {
+        let (id, context) = self.primary(device)?;
+        context.references = 0;
+        Some(id)
+    }
+
+    pub fn primary_state(&mut self, device: usize) -> (c_uint, bool) {
+        let set = self.primary_flags.get(&device).copied().unwrap_or(0);
+        self.primary(device).map_or((set, false), |(_, context)| (context.flags, true))
+    }
+
+    pub fn set_primary_flags(&mut self, device: usize, flags: c_uint) {
+        self.primary_flags.insert(device, flags);
+        if let Some((_, context)) = self.primary(device) {
+            context.flags = flags;
+        }
+    }
+
+    pub fn destroy(&mut self, id: u64) -> Result {
+        match self.all.get(&id) {
+            Some(context) if !context.primary => {
+                self.all.remove(&id);
+                STACK.with_borrow_mut(|stack| {
+                    if stack.last() == Some(&id) {
+                        stack.pop();
+                    }
+                });
+                Ok(())
+            }
+            _ => Err(Code::INVALID_CONTEXT),
+        }
+    }
+
+    pub fn get(&self, id: u64) -> Result<&Context> {
+        match self.all.get(&id) {
+            Some(context) if context.references > 0 => Ok(context),
+            Some(_) => Err(Code::CONTEXT_IS_DESTROYED),
+            None => Err(Code::INVALID_CONTEXT),
+        }
+    }
+
+    /// Fails the context for good.
+    pub fn poison(&mut self, id: u64, code: Code) {
+        if let Some(context) = self.all.get_mut(&id) {
+            context.error.get_or_insert(code);
+        }
+    }
+
+    /// The context whose work this thread may queue, unless something there has failed before.
+    pub fn usable(&self) -> Result<u64> {
+        let id = top().ok_or(Code::INVALID_CONTEXT)?;
+        match self.get(id)?.error {
+            Some(code) => Err(code),
+            None => Ok(id),
+        }
+    }
+
+    pub fn alive(&self) -> usize {
+        self.all.values().filter(|context| context.references > 0).count()
+    }
+
+    fn primary(&mut self, device: usize) -> Option<(u64, &mut Context)> {
+        let mut alive = self.all.iter_mut().filter(|(_, context)| context.references > 0);
+        alive.find(|(_, context)| context.primary && context.device == device).map(|(&id, context)| (id, context))
+    }
+}
+
+/// The calling thread's current context.
+pub(crate) fn top() -> Option<u64> {
+    STACK.with_borrow(|stack| stack.last().copied())
+}
+
+pub(crate) fn push(context: u64) {
+    STACK.with_borrow_mut(|stack| stack.push(context));
+}
+
+pub(crate) fn pop() -> Option<u64> {
+    STACK.with_borrow_mut(Vec::pop)
+}

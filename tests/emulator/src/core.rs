@@ -1,0 +1,209 @@
+//! The one driver of the process, and the way into it.
+
+use crate::abi::MemLocation;
+use crate::capture::Captures;
+use crate::code::{Code, Result};
+use crate::config::{Config, Peers};
+use crate::context::Contexts;
+use crate::copy::Work;
+use crate::count::Misuse;
+use crate::device::{self, Device};
+use crate::fault;
+use crate::memory::Memory;
+use crate::space::Space;
+use crate::stream::Streams;
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+const HELD: Duration = Duration::from_millis(50);
+
+static CONFIG: OnceLock<std::result::Result<Config, String>> = OnceLock::new();
+static CORE: LazyLock<Mutex<Core>> =
+    LazyLock::new(|| Mutex::new(Core::new(config().clone().unwrap_or_default())));
+static CHANGED: Condvar = Condvar::new();
+/// The process that called `cuInit`; 0 before. Read without the lock: a forked child may find the
+/// lock held for ever.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Everything the driver knows.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub config: Config,
+    pub devices: Vec<Device>,
+    pub space: Space,
+    pub memory: Memory,
+    pub contexts: Contexts,
+    pub streams: Streams,
+    pub captures: Captures,
+    pub misuse: Misuse,
+    /// Host memory that `cuMemAllocHost` gave and `cuMemHostRegister` knows: start and size.
+    pub pinned: BTreeMap<u64, (u64, bool)>,
+    /// What `cuMemAlloc` gave: address, size asked for, size mapped.
+    pub linear: BTreeMap<u64, (u64, u64)>,
+    /// Which device of a context may use which other one's memory under `cuCtxEnablePeerAccess`.
+    pub enabled_peers: Vec<(u64, usize)>,
+}
+
+impl Core {
+    fn new(config: Config) -> Self {
+        for (function, latency) in &config.latencies {
+            fault::set_latency(function, *latency);
+        }
+        for (function, nth, code) in &config.failures {
+            fault::fail(fault::Calls::Of(function), *nth, true, *code).keep();
+        }
+        let space = Space { host_touch: config.host_touch, ..Space::default() };
+        Self {
+            devices: device::visible(&config),
+            space,
+            config,
+            memory: Memory::default(),
+            contexts: Contexts::default(),
+            streams: Streams::default(),
+            captures: Captures::default(),
+            misuse: Misuse::default(),
+            pinned: BTreeMap::new(),
+            linear: BTreeMap::new(),
+            enabled_peers: Vec::new(),
+        }
+    }
+
+    /// The device of an ordinal.
+    pub fn device(&self, ordinal: i32) -> Result<&Device> {
+        usize::try_from(ordinal).ok().and_then(|index| self.devices.get(index)).ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// The ordinal of a UUID, where that device is visible.
+    pub fn ordinal_of(&self, uuid: [u8; 16]) -> Option<usize> {
+        self.devices.iter().position(|device| device.config.uuid == uuid)
+    }
+
+    /// Whether the device with one ordinal may use the memory of the other's.
+    pub fn may_access(&self, from: usize, to: usize) -> bool {
+        let (Some(from), Some(to)) = (self.devices.get(from), self.devices.get(to)) else { return false };
+        from.machine_index == to.machine_index
+            || match &self.config.peers {
+                Peers::All => true,
+                Peers::None => false,
+                Peers::Pairs(pairs) => pairs.contains(&(from.machine_index, to.machine_index)),
+            }
+    }
+
+    /// The current context, usable, with the place of its device.
+    pub fn current(&self) -> Result<(u64, MemLocation)> {
+        let context = self.contexts.usable()?;
+        Ok((context, self.location_of(context)?))
+    }
+
+    pub fn location_of(&self, context: u64) -> Result<MemLocation> {
+        let device = self.contexts.get(context)?.device;
+        Ok(MemLocation { kind: MemLocation::DEVICE, id: i32::try_from(device).unwrap_or(-1) })
+    }
+
+    /// Does all work whose time has come.
+    pub fn advance(&mut self, now: Instant) {
+        while let Some(work) = self.streams.due(now) {
+            self.perform_on_stream(&work);
+        }
+    }
+
+    /// Work on a stream has nobody to answer: what fails there fails the context.
+    pub fn perform_on_stream(&mut self, work: &Work) {
+        if self.contexts.get(work.context).is_ok_and(|context| context.error.is_none())
+            && work.perform(&self.space).is_err()
+        {
+            self.misuse.use_after_unmap += 1;
+            self.contexts.poison(work.context, Code::ILLEGAL_ADDRESS);
+        }
+    }
+}
+
+/// The driver, locked by the calling thread.
+pub(crate) struct Locked(MutexGuard<'static, Core>);
+
+impl Locked {
+    pub fn new() -> Self {
+        let mut core = CORE.lock().unwrap_or_else(PoisonError::into_inner);
+        core.advance(Instant::now());
+        Self(core)
+    }
+
+    /// Lets other threads in until something changes or the time has come.
+    pub fn wait(self, until: Instant) -> Self {
+        // Held work has no time of its own; whoever lets it go wakes us.
+        let time = if self.streams.held { HELD } else { until.saturating_duration_since(Instant::now()) };
+        let waited = CHANGED.wait_timeout(self.0, time);
+        let mut core = Self(waited.unwrap_or_else(PoisonError::into_inner).0);
+        core.advance(Instant::now());
+        core
+    }
+
+    pub fn hold_streams(&mut self, held: bool) {
+        self.streams.held = held;
+        CHANGED.notify_all();
+    }
+}
+
+impl Deref for Locked {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.0
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.0
+    }
+}
+
+/// Fixes the configuration; `false` when the emulator was used or configured before.
+pub(crate) fn install(config: Config) -> bool {
+    CONFIG.set(Ok(config)).is_ok()
+}
+
+/// The configuration in force; the environment's when nobody installed one.
+pub(crate) fn config() -> &'static std::result::Result<Config, String> {
+    CONFIG.get_or_init(|| Config::from_env().and_then(|config| config.check().map(|()| config)))
+}
+
+/// What `cuInit` does.
+pub(crate) fn initialise(flags: c_uint) -> Result {
+    let this = process();
+    let owner = OWNER.load(Ordering::Acquire);
+    if owner != 0 {
+        return if owner == this { flags_ok(flags) } else { Err(Code::NOT_INITIALIZED) };
+    }
+    flags_ok(flags)?;
+    if let Err(sentence) = config() {
+        eprintln!("vmm-emulator: {sentence}");
+        return Err(Code::INVALID_VALUE);
+    }
+    let core = Locked::new();
+    if core.devices.is_empty() {
+        return Err(Code::NO_DEVICE);
+    }
+    if core.config.report && OWNER.load(Ordering::Acquire) == 0 {
+        crate::count::report_at_exit();
+    }
+    OWNER.store(this, Ordering::Release);
+    Ok(())
+}
+
+/// Whether this very process has initialised the driver.
+pub(crate) fn is_ready() -> bool {
+    OWNER.load(Ordering::Acquire) == process()
+}
+
+fn flags_ok(flags: c_uint) -> Result {
+    if flags == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+}
+
+fn process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}

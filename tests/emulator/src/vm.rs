@@ -1,0 +1,83 @@
+//! Address space: the few calls that change the process's memory map.
+//!
+//! Everything here touches only ranges that `reserve` returned and `release` has not taken back;
+//! nothing else of the process lies there, and no Rust object ever does.
+
+use crate::code::{Code, Result};
+use rustix::fd::BorrowedFd;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use std::ffi::c_void;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+const EMPTY: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+/// Address space that costs nothing; `OUT_OF_MEMORY` where there is none left.
+pub(crate) fn reserve(size: u64, alignment: u64, hint: u64) -> Result<u64> {
+    if hint != 0 && hint.is_multiple_of(alignment) {
+        if let Ok(address) = anonymous(hint, size, EMPTY | MapFlags::FIXED_NOREPLACE) {
+            if address == hint {
+                return Ok(address);
+            }
+            // A kernel without FIXED_NOREPLACE takes the hint as a mere hint.
+            unmap(address, size);
+        }
+    }
+    let roomy = size.checked_add(alignment).ok_or(Code::OUT_OF_MEMORY)?;
+    let start = anonymous(0, roomy, EMPTY)?;
+    let address = start.next_multiple_of(alignment);
+    unmap(start, address - start);
+    unmap(address + size, roomy - size - (address - start));
+    Ok(address)
+}
+
+/// Gives a reserved range back to the process.
+pub(crate) fn release(address: u64, size: u64) {
+    unmap(address, size);
+}
+
+/// Puts `size` bytes of the file at a reserved address, without access.
+pub(crate) fn map(address: u64, size: u64, file: BorrowedFd<'_>) -> Result {
+    let length = usize::try_from(size).map_err(|_| Code::INVALID_VALUE)?;
+    // SAFETY: the range lies inside a reservation of ours where nothing is mapped.
+    unsafe { mmap(pointer(address), length, ProtFlags::empty(), MapFlags::SHARED | MapFlags::FIXED, file, 0) }
+        .map_err(|_| Code::OUT_OF_MEMORY)?;
+    Ok(())
+}
+
+/// Makes a mapped range bare address space again.
+pub(crate) fn clear(address: u64, size: u64) -> Result {
+    anonymous(address, size, EMPTY | MapFlags::FIXED).map(drop)
+}
+
+/// What the host may do with the range.
+pub(crate) fn protect(address: u64, size: u64, read: bool, write: bool) -> Result {
+    let length = usize::try_from(size).map_err(|_| Code::INVALID_VALUE)?;
+    let mut flags = MprotectFlags::empty();
+    flags.set(MprotectFlags::READ, read);
+    flags.set(MprotectFlags::WRITE, write);
+    // SAFETY: the range is a mapping of ours; whoever holds a pointer into it asked for the change.
+    unsafe { mprotect(pointer(address), length, flags) }.map_err(|_| Code::OPERATING_SYSTEM)
+}
+
+fn anonymous(address: u64, size: u64, flags: MapFlags) -> Result<u64> {
+    let length = usize::try_from(size).map_err(|_| Code::OUT_OF_MEMORY)?;
+    // SAFETY: without FIXED the kernel picks free space; with FIXED the range is a reservation's.
+    let start = unsafe { mmap_anonymous(pointer(address), length, ProtFlags::empty(), flags) };
+    Ok(start.map_err(|_| Code::OUT_OF_MEMORY)?.expose_provenance() as u64)
+}
+
+fn unmap(address: u64, size: u64) {
+    let Ok(length) = usize::try_from(size) else { return };
+    if length > 0 {
+        // SAFETY: the range was reserved by this module and nothing refers to it any more.
+        // It fails only for ranges that are no mapping, which then need no unmapping.
+        let _ = unsafe { munmap(pointer(address), length) };
+    }
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    match usize::try_from(address) {
+        Ok(0) | Err(_) => null_mut(),
+        Ok(address) => with_exposed_provenance_mut(address),
+    }
+}
