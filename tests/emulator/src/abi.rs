@@ -7,7 +7,6 @@ use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 
 pub(crate) type Device = c_int;
 pub(crate) type DevicePtr = u64;
-pub(crate) type Opaque = *mut c_void;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,6 @@ impl MemLocation {
     pub const DEVICE: c_int = 1;
     pub const HOST: c_int = 2;
     pub const HOST_NUMA: c_int = 3;
-    pub const HOST_NUMA_CURRENT: c_int = 4;
 }
 
 #[repr(C)]
@@ -52,8 +50,6 @@ pub(crate) struct MemAccessDesc {
 pub(crate) const ALLOCATION_PINNED: c_int = 1;
 
 pub(crate) const HANDLE_POSIX_FD: c_int = 1;
-pub(crate) const HANDLE_WIN32: c_int = 2;
-pub(crate) const HANDLE_WIN32_KMT: c_int = 4;
 pub(crate) const HANDLE_FABRIC: c_int = 8;
 
 pub(crate) const ACCESS_NONE: c_int = 0;

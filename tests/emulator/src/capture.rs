@@ -79,14 +79,26 @@ impl Core {
         self.captures.begun += 1;
         let id = self.captures.begun;
         let thread = std::thread::current().id();
-        self.captures.all.insert(id, Capture { mode, thread, origin: stream, invalidated: false });
+        self.captures.all.insert(
+            id,
+            Capture {
+                mode,
+                thread,
+                origin: stream,
+                invalidated: false,
+            },
+        );
         self.streams.get_mut(stream)?.capture = Some(id);
         Ok(())
     }
 
     /// The id of the graph.
     pub fn end_capture(&mut self, stream: u64) -> Result<u64> {
-        let id = self.streams.get(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
+        let id = self
+            .streams
+            .get(stream)?
+            .capture
+            .ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.all.get(&id).ok_or(Code::ILLEGAL_STATE)?;
         if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
@@ -114,7 +126,9 @@ impl Core {
     }
 
     pub fn capture_status(&self, stream: u64) -> Result<(Status, u64)> {
-        if self.streams.get(stream)?.kind == Kind::Legacy && self.blocking_capture(stream)?.is_some() {
+        if self.streams.get(stream)?.kind == Kind::Legacy
+            && self.blocking_capture(stream)?.is_some()
+        {
             return Err(Code::STREAM_CAPTURE_IMPLICIT);
         }
         Ok(match self.streams.get(stream)?.capture {
@@ -136,7 +150,13 @@ impl Core {
         }
         match self.streams.get(stream)?.capture {
             None => Ok(false),
-            Some(id) if self.captures.all.get(&id).is_some_and(|capture| capture.invalidated) => {
+            Some(id)
+                if self
+                    .captures
+                    .all
+                    .get(&id)
+                    .is_some_and(|capture| capture.invalidated) =>
+            {
                 Err(Code::STREAM_CAPTURE_INVALIDATED)
             }
             Some(_) => Ok(true),
@@ -165,7 +185,11 @@ impl Core {
         for id in &capturing {
             self.invalidate(*id);
         }
-        if capturing.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
+        if capturing.is_empty() {
+            Ok(())
+        } else {
+            Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+        }
     }
 
     /// For a call that CUDA calls potentially unsafe while a capture is under way.
@@ -176,12 +200,21 @@ impl Core {
             (Mode::Global, Mode::Global) => true,
             _ => capture.thread == this,
         };
-        let forbidding: Vec<u64> =
-            self.captures.all.iter().filter(|(_, capture)| forbids(capture)).map(|(id, _)| *id).collect();
+        let forbidding: Vec<u64> = self
+            .captures
+            .all
+            .iter()
+            .filter(|(_, capture)| forbids(capture))
+            .map(|(id, _)| *id)
+            .collect();
         for id in &forbidding {
             self.invalidate(*id);
         }
-        if forbidding.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
+        if forbidding.is_empty() {
+            Ok(())
+        } else {
+            Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+        }
     }
 
     pub fn invalidate(&mut self, id: u64) {

@@ -24,7 +24,12 @@ impl DeviceConfig {
         if let Some(tail) = uuid.last_chunk_mut::<4>() {
             *tail = u32::try_from(ordinal).unwrap_or(u32::MAX).to_be_bytes();
         }
-        Self { name: format!("Software emulator {ordinal}"), uuid, memory: 16 << 30, attributes: Vec::new() }
+        Self {
+            name: format!("Software emulator {ordinal}"),
+            uuid,
+            memory: 16 << 30,
+            attributes: Vec::new(),
+        }
     }
 }
 
@@ -173,10 +178,16 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), String> {
         let page = rustix::param::page_size() as u64;
         if !self.granularity.is_power_of_two() || !self.granularity.is_multiple_of(page) {
-            return Err(format!("granularity {} is not a power of two above the page size {page}", self.granularity));
+            return Err(format!(
+                "granularity {} is not a power of two above the page size {page}",
+                self.granularity
+            ));
         }
         if self.driver_version < 10_020 {
-            return Err(format!("driver version {} is below 10020", self.driver_version));
+            return Err(format!(
+                "driver version {} is below 10020",
+                self.driver_version
+            ));
         }
         Ok(())
     }

@@ -36,13 +36,25 @@ impl Contexts {
     pub fn create(&mut self, device: usize, flags: c_uint, primary: bool) -> u64 {
         self.made += 1;
         let id = FIRST_CONTEXT + self.made * CONTEXT_STEP;
-        self.all.insert(id, Context { device, flags, references: 1, primary, error: None });
+        self.all.insert(
+            id,
+            Context {
+                device,
+                flags,
+                references: 1,
+                primary,
+                error: None,
+            },
+        );
         id
     }
 
     pub fn retain_primary(&mut self, device: usize) -> u64 {
         let flags = self.primary_flags.get(&device).copied().unwrap_or(0);
-        let known = self.all.iter_mut().find(|(_, context)| context.primary && context.device == device);
+        let known = self
+            .all
+            .iter_mut()
+            .find(|(_, context)| context.primary && context.device == device);
         match known {
             Some((&id, context)) => {
                 if context.references == 0 {
@@ -72,7 +84,8 @@ impl Contexts {
 
     pub fn primary_state(&mut self, device: usize) -> (c_uint, bool) {
         let set = self.primary_flags.get(&device).copied().unwrap_or(0);
-        self.primary(device).map_or((set, false), |(_, context)| (context.flags, true))
+        self.primary(device)
+            .map_or((set, false), |(_, context)| (context.flags, true))
     }
 
     pub fn set_primary_flags(&mut self, device: usize, flags: c_uint) {
@@ -122,12 +135,20 @@ impl Contexts {
     }
 
     pub fn alive(&self) -> usize {
-        self.all.values().filter(|context| context.references > 0).count()
+        self.all
+            .values()
+            .filter(|context| context.references > 0)
+            .count()
     }
 
     fn primary(&mut self, device: usize) -> Option<(u64, &mut Context)> {
-        let mut alive = self.all.iter_mut().filter(|(_, context)| context.references > 0);
-        alive.find(|(_, context)| context.primary && context.device == device).map(|(&id, context)| (id, context))
+        let mut alive = self
+            .all
+            .iter_mut()
+            .filter(|(_, context)| context.references > 0);
+        alive
+            .find(|(_, context)| context.primary && context.device == device)
+            .map(|(&id, context)| (id, context))
     }
 }
 

@@ -16,7 +16,10 @@ pub(crate) struct HostSpan {
 impl HostSpan {
     pub fn new(address: u64, len: u64) -> Result<Self> {
         let narrow = |value: u64| usize::try_from(value).map_err(|_| Code::INVALID_VALUE);
-        let span = Self { address: narrow(address)?, len: narrow(len)? };
+        let span = Self {
+            address: narrow(address)?,
+            len: narrow(len)?,
+        };
         let end = span.address.checked_add(span.len);
         if span.address == 0 || end.is_none_or(|end| end > isize::MAX as usize) {
             return Err(Code::INVALID_VALUE);
@@ -26,7 +29,10 @@ impl HostSpan {
 
     fn part(self, offset: u64, len: u64) -> Self {
         // Parts lie inside a span whose end was checked.
-        Self { address: self.address + offset as usize, len: len as usize }
+        Self {
+            address: self.address + offset as usize,
+            len: len as usize,
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -55,8 +61,16 @@ pub(crate) enum Side {
 /// What a copy or a fill does.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
-    Copy { to: Side, from: Side, len: u64 },
-    Fill { to: u64, len: u64, pattern: Vec<u8> },
+    Copy {
+        to: Side,
+        from: Side,
+        len: u64,
+    },
+    Fill {
+        to: u64,
+        len: u64,
+        pattern: Vec<u8>,
+    },
     /// Time that passes.
     Nothing,
 }
@@ -89,7 +103,11 @@ impl Work {
 
     pub fn perform(&self, space: &Space) -> Result {
         match &self.action {
-            Action::Copy { to, from: Side::Staged(bytes), len } => {
+            Action::Copy {
+                to,
+                from: Side::Staged(bytes),
+                len,
+            } => {
                 let from = HostSpan::new(bytes.as_ptr().expose_provenance() as u64, *len)?;
                 copy(&self.find(space, to, *len, true)?, &Found::Host(from), *len)
             }
@@ -114,7 +132,9 @@ impl Work {
         {
             let mut bytes = Vec::new();
             let wanted = usize::try_from(*len).map_err(|_| Code::INVALID_VALUE)?;
-            bytes.try_reserve_exact(wanted).map_err(|_| Code::OUT_OF_MEMORY)?;
+            bytes
+                .try_reserve_exact(wanted)
+                .map_err(|_| Code::OUT_OF_MEMORY)?;
             bytes.extend_from_slice(span.bytes());
             *from = Side::Staged(bytes);
         }
@@ -122,7 +142,18 @@ impl Work {
     }
 
     pub fn writes_host(&self) -> bool {
-        matches!(&self.action, Action::Copy { to: Side::Host(_), .. })
+        self.host_target().is_some()
+    }
+
+    /// The host address that the work writes to.
+    pub fn host_target(&self) -> Option<u64> {
+        match &self.action {
+            Action::Copy {
+                to: Side::Host(span),
+                ..
+            } => Some(span.address as u64),
+            _ => None,
+        }
     }
 
     /// Whether the work touches device addresses in the range.
@@ -141,10 +172,15 @@ impl Work {
     /// An address that C calls a host pointer may still be one of ours.
     fn find(&self, space: &Space, side: &Side, len: u64, write: bool) -> Result<Found> {
         match side {
-            Side::Device(address) => Ok(Found::Device(space.resolve(*address, len, self.location, write)?)),
-            Side::Host(span) if space.reservation_at(span.address as u64).is_some() => {
-                Ok(Found::Device(space.resolve(span.address as u64, len, self.location, write)?))
-            }
+            Side::Device(address) => Ok(Found::Device(space.resolve(
+                *address,
+                len,
+                self.location,
+                write,
+            )?)),
+            Side::Host(span) if space.reservation_at(span.address as u64).is_some() => Ok(
+                Found::Device(space.resolve(span.address as u64, len, self.location, write)?),
+            ),
             Side::Host(span) => Ok(Found::Host(*span)),
             Side::Staged(bytes) => {
                 HostSpan::new(bytes.as_ptr().expose_provenance() as u64, len).map(Found::Host)
@@ -159,7 +195,9 @@ fn copy(to: &Found, from: &Found, len: u64) -> Result {
         (Found::Device(to), Found::Host(from)) => {
             let mut at = 0;
             for piece in to {
-                piece.physical.write(piece.offset, from.part(at, piece.len).bytes())?;
+                piece
+                    .physical
+                    .write(piece.offset, from.part(at, piece.len).bytes())?;
                 at += piece.len;
             }
             Ok(())
@@ -167,7 +205,9 @@ fn copy(to: &Found, from: &Found, len: u64) -> Result {
         (Found::Host(to), Found::Device(from)) => {
             let mut at = 0;
             for piece in from {
-                piece.physical.read(piece.offset, to.part(at, piece.len).bytes_mut())?;
+                piece
+                    .physical
+                    .read(piece.offset, to.part(at, piece.len).bytes_mut())?;
                 at += piece.len;
             }
             Ok(())
@@ -188,7 +228,13 @@ fn copy_pieces(to: &[Piece], from: &[Piece], len: u64) -> Result {
             return Err(Code::UNKNOWN);
         };
         let step = (target.len - to_at.1).min(source.len - from_at.1);
-        Physical::copy(&source.physical, source.offset + from_at.1, &target.physical, target.offset + to_at.1, step)?;
+        Physical::copy(
+            &source.physical,
+            source.offset + from_at.1,
+            &target.physical,
+            target.offset + to_at.1,
+            step,
+        )?;
         to_at = advance(to_at, step, target.len);
         from_at = advance(from_at, step, source.len);
         done += step;
@@ -197,5 +243,9 @@ fn copy_pieces(to: &[Piece], from: &[Piece], len: u64) -> Result {
 }
 
 fn advance((piece, at): (usize, u64), step: u64, len: u64) -> (usize, u64) {
-    if at + step == len { (piece + 1, 0) } else { (piece, at + step) }
+    if at + step == len {
+        (piece + 1, 0)
+    } else {
+        (piece, at + step)
+    }
 }

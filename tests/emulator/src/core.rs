@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub linear: BTreeMap<u64, (u64, u64)>,
     /// Which device of a context may use which other one's memory under `cuCtxEnablePeerAccess`.
     pub enabled_peers: Vec<(u64, usize)>,
+    /// Bytes of the host.
+    pub host_memory: u64,
 }
 
 impl Core {
@@ -56,7 +58,8 @@ impl Core {
         for (function, nth, code) in &config.failures {
             fault::fail(fault::Calls::Of(function), *nth, true, *code).keep();
         }
-        let space = Space { host_touch: config.host_touch, ..Space::default() };
+        let mut space = Space::default();
+        space.host_touch = config.host_touch;
         Self {
             devices: device::visible(&config),
             space,
@@ -69,22 +72,30 @@ impl Core {
             pinned: BTreeMap::new(),
             linear: BTreeMap::new(),
             enabled_peers: Vec::new(),
+            host_memory: host_memory(),
         }
     }
 
     /// The device of an ordinal.
     pub fn device(&self, ordinal: i32) -> Result<&Device> {
-        usize::try_from(ordinal).ok().and_then(|index| self.devices.get(index)).ok_or(Code::INVALID_DEVICE)
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| self.devices.get(index))
+            .ok_or(Code::INVALID_DEVICE)
     }
 
     /// The ordinal of a UUID, where that device is visible.
     pub fn ordinal_of(&self, uuid: [u8; 16]) -> Option<usize> {
-        self.devices.iter().position(|device| device.config.uuid == uuid)
+        self.devices
+            .iter()
+            .position(|device| device.config.uuid == uuid)
     }
 
     /// Whether the device with one ordinal may use the memory of the other's.
     pub fn may_access(&self, from: usize, to: usize) -> bool {
-        let (Some(from), Some(to)) = (self.devices.get(from), self.devices.get(to)) else { return false };
+        let (Some(from), Some(to)) = (self.devices.get(from), self.devices.get(to)) else {
+            return false;
+        };
         from.machine_index == to.machine_index
             || match &self.config.peers {
                 Peers::All => true,
@@ -101,7 +112,10 @@ impl Core {
 
     pub fn location_of(&self, context: u64) -> Result<MemLocation> {
         let device = self.contexts.get(context)?.device;
-        Ok(MemLocation { kind: MemLocation::DEVICE, id: i32::try_from(device).unwrap_or(-1) })
+        Ok(MemLocation {
+            kind: MemLocation::DEVICE,
+            id: i32::try_from(device).unwrap_or(-1),
+        })
     }
 
     /// Does all work whose time has come.
@@ -113,7 +127,10 @@ impl Core {
 
     /// Work on a stream has nobody to answer: what fails there fails the context.
     pub fn perform_on_stream(&mut self, work: &Work) {
-        if self.contexts.get(work.context).is_ok_and(|context| context.error.is_none())
+        if self
+            .contexts
+            .get(work.context)
+            .is_ok_and(|context| context.error.is_none())
             && work.perform(&self.space).is_err()
         {
             self.misuse.use_after_unmap += 1;
@@ -135,7 +152,11 @@ impl Locked {
     /// Lets other threads in until something changes or the time has come.
     pub fn wait(self, until: Instant) -> Self {
         // Held work has no time of its own; whoever lets it go wakes us.
-        let time = if self.streams.held { HELD } else { until.saturating_duration_since(Instant::now()) };
+        let time = if self.streams.held {
+            HELD
+        } else {
+            until.saturating_duration_since(Instant::now())
+        };
         let waited = CHANGED.wait_timeout(self.0, time);
         let mut core = Self(waited.unwrap_or_else(PoisonError::into_inner).0);
         core.advance(Instant::now());
@@ -177,7 +198,11 @@ pub(crate) fn initialise(flags: c_uint) -> Result {
     let this = process();
     let owner = OWNER.load(Ordering::Acquire);
     if owner != 0 {
-        return if owner == this { flags_ok(flags) } else { Err(Code::NOT_INITIALIZED) };
+        return if owner == this {
+            flags_ok(flags)
+        } else {
+            Err(Code::NOT_INITIALIZED)
+        };
     }
     flags_ok(flags)?;
     if let Err(sentence) = config() {
@@ -201,9 +226,20 @@ pub(crate) fn is_ready() -> bool {
 }
 
 fn flags_ok(flags: c_uint) -> Result {
-    if flags == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    if flags == 0 {
+        Ok(())
+    } else {
+        Err(Code::INVALID_VALUE)
+    }
 }
 
 fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn host_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
 }

@@ -86,11 +86,27 @@ pub(crate) fn report_at_exit() {
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "vmm-emulator: handles {} (references {})", self.handles, self.handle_references)?;
-        writeln!(f, "vmm-emulator: mappings {}, reservations {}", self.mappings, self.reservations)?;
-        writeln!(f, "vmm-emulator: allocations {} ({} bytes)", self.allocations, self.bytes)?;
+        writeln!(
+            f,
+            "vmm-emulator: handles {} (references {})",
+            self.handles, self.handle_references
+        )?;
+        writeln!(
+            f,
+            "vmm-emulator: mappings {}, reservations {}",
+            self.mappings, self.reservations
+        )?;
+        writeln!(
+            f,
+            "vmm-emulator: allocations {} ({} bytes)",
+            self.allocations, self.bytes
+        )?;
         writeln!(f, "vmm-emulator: exported fds {}", self.exported_fds)?;
-        writeln!(f, "vmm-emulator: contexts {}, streams {}, events {}", self.contexts, self.streams, self.events)
+        writeln!(
+            f,
+            "vmm-emulator: contexts {}, streams {}, events {}",
+            self.contexts, self.streams, self.events
+        )
     }
 }
 
@@ -99,7 +115,11 @@ impl fmt::Display for Misuse {
         writeln!(
             f,
             "vmm-emulator: misuse: use after unmap {}, unmap under work {}, bad release {}, bad free {}, captures invalidated {}",
-            self.use_after_unmap, self.unmap_under_work, self.bad_release, self.bad_free, self.captures_invalidated
+            self.use_after_unmap,
+            self.unmap_under_work,
+            self.bad_release,
+            self.bad_free,
+            self.captures_invalidated
         )
     }
 }

@@ -18,17 +18,28 @@ pub(crate) fn visible(config: &Config) -> Vec<Device> {
         .devices
         .iter()
         .enumerate()
-        .map(|(machine_index, config)| Device { config: config.clone(), machine_index })
+        .map(|(machine_index, config)| Device {
+            config: config.clone(),
+            machine_index,
+        })
         .collect();
-    let Some(wanted) = &config.visible else { return all };
+    let Some(wanted) = &config.visible else {
+        return all;
+    };
     let mut seen: Vec<Device> = Vec::new();
     for entry in wanted.split(',').map(str::trim) {
         let found = match entry.strip_prefix("GPU-") {
             Some(hex) => by_uuid_prefix(&all, hex),
-            None => entry.parse::<usize>().ok().and_then(|ordinal| all.get(ordinal)),
+            None => entry
+                .parse::<usize>()
+                .ok()
+                .and_then(|ordinal| all.get(ordinal)),
         };
         let Some(device) = found else { break };
-        if seen.iter().any(|other| other.machine_index == device.machine_index) {
+        if seen
+            .iter()
+            .any(|other| other.machine_index == device.machine_index)
+        {
             return Vec::new();
         }
         seen.push(device.clone());
@@ -37,9 +48,18 @@ pub(crate) fn visible(config: &Config) -> Vec<Device> {
 }
 
 fn by_uuid_prefix<'a>(all: &'a [Device], hex: &str) -> Option<&'a Device> {
-    let wanted: String = hex.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
+    let wanted: String = hex
+        .chars()
+        .filter(|c| *c != '-')
+        .collect::<String>()
+        .to_ascii_lowercase();
     let mut matches = all.iter().filter(|device| {
-        let uuid: String = device.config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let uuid: String = device
+            .config
+            .uuid
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         !wanted.is_empty() && uuid.starts_with(&wanted)
     });
     let first = matches.next()?;
@@ -48,7 +68,12 @@ fn by_uuid_prefix<'a>(all: &'a [Device], hex: &str) -> Option<&'a Device> {
 
 /// `None` for a number that is no attribute.
 pub(crate) fn attribute(device: &Device, config: &Config, attribute: c_int) -> Option<c_int> {
-    if let Some((_, value)) = device.config.attributes.iter().find(|entry| entry.0 == attribute) {
+    if let Some((_, value)) = device
+        .config
+        .attributes
+        .iter()
+        .find(|entry| entry.0 == attribute)
+    {
         return Some(*value);
     }
     let value = match attribute {

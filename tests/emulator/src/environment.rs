@@ -18,7 +18,9 @@ impl Config {
         if let Some(bytes) = read("MEMORY", "a size such as 8G", size)? {
             config = config.memory(bytes);
         }
-        if let Some(version) = read("DRIVER_VERSION", "a number such as 12040", |text| text.parse().ok())? {
+        if let Some(version) = read("DRIVER_VERSION", "a number such as 12040", |text| {
+            text.parse().ok()
+        })? {
             config = config.driver_version(version);
         }
         if let Some(bytes) = read("GRANULARITY", "a size such as 2M", size)? {
@@ -30,19 +32,31 @@ impl Config {
         if let Some(peers) = read("PEERS", "all, none or pairs such as 0>1,1>0", peers)? {
             config = config.peers(peers);
         }
-        if let Some(values) = read("ATTRIBUTES", "numbers such as 103=0,128=1", |text| list(text, attribute))? {
-            config = values.into_iter().fold(config, |config, (attribute, value)| config.attribute(attribute, value));
+        if let Some(values) = read("ATTRIBUTES", "numbers such as 103=0,128=1", |text| {
+            list(text, attribute)
+        })? {
+            config = values
+                .into_iter()
+                .fold(config, |config, (attribute, value)| {
+                    config.attribute(attribute, value)
+                });
         }
         if let Some(uuids) = read("UUIDS", "one GPU-… per device", |text| list(text, uuid))? {
             set(&mut config, uuids, |device, uuid| device.uuid = uuid);
         }
-        if let Some(names) = read("NAMES", "names separated by commas", |text| list(text, |name| Some(name.to_owned())))? {
+        if let Some(names) = read("NAMES", "names separated by commas", |text| {
+            list(text, |name| Some(name.to_owned()))
+        })? {
             set(&mut config, names, |device, name| device.name = name);
         }
-        if let Some(latencies) = read("LATENCY", "such as cuMemCreate=1ms,cuMemMap=50us", |text| list(text, latency))? {
+        if let Some(latencies) = read("LATENCY", "such as cuMemCreate=1ms,cuMemMap=50us", |text| {
+            list(text, latency)
+        })? {
             config.latencies = latencies;
         }
-        if let Some(failures) = read("FAIL", "function:nth:code such as cuMemMap:3:2", |text| list(text, failure))? {
+        if let Some(failures) = read("FAIL", "function:nth:code such as cuMemMap:3:2", |text| {
+            list(text, failure)
+        })? {
             config.failures = failures;
         }
         config.host_touch = read("HOST_TOUCH", "0 or 1", flag)?.unwrap_or(false);
@@ -51,7 +65,11 @@ impl Config {
     }
 }
 
-fn read<T>(name: &str, wanted: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, String> {
+fn read<T>(
+    name: &str,
+    wanted: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
     let variable = format!("VMM_EMULATOR_{name}");
     match std::env::var(&variable) {
         Err(std::env::VarError::NotPresent) => Ok(None),
@@ -113,7 +131,11 @@ fn attribute(text: &str) -> Option<(c_int, c_int)> {
 }
 
 fn uuid(text: &str) -> Option<[u8; 16]> {
-    let hex: String = text.strip_prefix("GPU-")?.chars().filter(|c| *c != '-').collect();
+    let hex: String = text
+        .strip_prefix("GPU-")?
+        .chars()
+        .filter(|c| *c != '-')
+        .collect();
     let mut uuid = [0; 16];
     if hex.len() != 32 || !hex.is_ascii() {
         return None;
@@ -140,7 +162,11 @@ fn latency(text: &str) -> Option<(String, Duration)> {
 fn failure(text: &str) -> Option<(String, u64, Code)> {
     let mut parts = text.split(':');
     let (function, nth, code) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((function.to_owned(), nth.parse().ok()?, Code(code.parse().ok()?)))
+    Some((
+        function.to_owned(),
+        nth.parse().ok()?,
+        Code(code.parse().ok()?),
+    ))
 }
 
 fn flag(text: &str) -> Option<bool> {

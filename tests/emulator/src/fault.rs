@@ -92,7 +92,15 @@ pub(crate) fn fail(calls: Calls<'_>, nth: u64, once: bool, code: Code) -> Failur
     let id = faults.next_rule;
     faults.next_rule += 1;
     let pass = nth.saturating_sub(1);
-    faults.rules.push(Rule { id, function, thread, pass, once, code, fired: fired.clone() });
+    faults.rules.push(Rule {
+        id,
+        function,
+        thread,
+        pass,
+        once,
+        code,
+        fired: fired.clone(),
+    });
     Failure { id, fired }
 }
 
@@ -105,7 +113,11 @@ pub(crate) fn set_latency(function: &str, latency: Duration) {
 }
 
 pub(crate) fn latency(function: &str) -> Duration {
-    lock().latencies.iter().find(|entry| entry.0 == function).map_or(Duration::ZERO, |entry| entry.1)
+    lock()
+        .latencies
+        .iter()
+        .find(|entry| entry.0 == function)
+        .map_or(Duration::ZERO, |entry| entry.1)
 }
 
 pub(crate) fn calls() -> BTreeMap<&'static str, u64> {
@@ -147,12 +159,19 @@ pub(crate) fn enter(function: &'static str) -> Result<(), Code> {
 /// Writes down what the call was answered.
 pub(crate) fn leave(function: &'static str, code: Code) {
     if let Some(trace) = &mut lock().trace {
-        trace.push(Call { function, thread: std::thread::current().id(), code });
+        trace.push(Call {
+            function,
+            thread: std::thread::current().id(),
+            code,
+        });
     }
 }
 
 fn is_quiet(function: &str) -> bool {
-    matches!(function, "cuGetErrorName" | "cuGetErrorString" | "cuDriverGetVersion" | "cuGetProcAddress")
+    matches!(
+        function,
+        "cuGetErrorName" | "cuGetErrorString" | "cuDriverGetVersion" | "cuGetProcAddress"
+    )
 }
 
 fn lock() -> MutexGuard<'static, Faults> {
@@ -161,6 +180,12 @@ fn lock() -> MutexGuard<'static, Faults> {
 
 impl Faults {
     const fn new() -> Self {
-        Self { calls: BTreeMap::new(), rules: Vec::new(), next_rule: 0, latencies: Vec::new(), trace: None }
+        Self {
+            calls: BTreeMap::new(),
+            rules: Vec::new(),
+            next_rule: 0,
+            latencies: Vec::new(),
+            trace: None,
+        }
     }
 }

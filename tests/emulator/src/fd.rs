@@ -13,7 +13,9 @@ const LOWEST: u64 = 4096;
 
 /// Makes a descriptor with `open` and moves it to a number above the program's own.
 /// The caller holds the driver's lock: two raised limits must not restore each other.
-pub(crate) fn open_high(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_high(
+    open: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+) -> rustix::io::Result<OwnedFd> {
     let raised = Raised::new();
     let low = open()?;
     raised.move_up(low.as_fd()).or(Ok(low))
@@ -37,7 +39,10 @@ impl Raised {
         let soft = before.current.unwrap_or(u64::MAX);
         let hard = before.maximum.unwrap_or(u64::MAX);
         if soft < hard {
-            let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+            let raised = Rlimit {
+                current: before.maximum,
+                maximum: before.maximum,
+            };
             // Where this fails we stay inside the program's limit.
             let _ = setrlimit(Resource::Nofile, raised);
         }
@@ -45,7 +50,11 @@ impl Raised {
     }
 
     fn move_up(&self, fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
-        let lowest = if self.soft < self.hard { self.soft } else { LOWEST.min(self.soft / 2) };
+        let lowest = if self.soft < self.hard {
+            self.soft
+        } else {
+            LOWEST.min(self.soft / 2)
+        };
         let lowest = i32::try_from(lowest).map_err(|_| Errno::MFILE)?;
         fcntl_dupfd_cloexec(fd, lowest)
     }

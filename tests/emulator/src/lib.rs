@@ -1,1 +1,47 @@
 //! A software CUDA driver.
+//!
+//! It is a real driver in all but the GPU: physical memory is a memory file, a reservation is
+//! address space, a mapping is `mmap` at a fixed address, an exported handle is a file descriptor
+//! that another process can import. It answers with the driver's own codes, counts what is alive,
+//! and fails on demand.
+//!
+//! As a driver it is one per process. [`Config::install`] says, before the first call, what
+//! machine it pretends to be; without that the `VMM_EMULATOR_*` variables do.
+//!
+//! ```
+//! let emulator = vmm_emulator::Config::new().devices(2).install()?;
+//! let driver = vmm_emulator::driver()?; // a `vmm_sys::Driver`
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod abi;
+#[allow(non_snake_case)] // the names are those of the C functions
+mod api;
+mod capture;
+mod code;
+mod config;
+mod context;
+mod copy;
+mod core;
+mod count;
+mod device;
+mod emulator;
+mod environment;
+mod fabric;
+mod fault;
+mod fd;
+mod memory;
+mod physical;
+mod record;
+mod space;
+mod stream;
+mod symbols;
+mod vm;
+
+pub use crate::code::Code;
+pub use crate::config::{Config, DeviceConfig, Fabric, Peers};
+pub use crate::count::{Misuse, Snapshot};
+pub use crate::emulator::{Emulator, Held, InstallError, driver, get_proc_address};
+pub use crate::fault::{Call, Calls, Failure};
+#[doc(hidden)]
+pub use crate::symbols::{EXPORTED, EXPORTS, Function};

@@ -39,17 +39,35 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub fn create(&mut self, size: u64, uuid: [u8; 16], location: MemLocation, handle_types: i32, flags: AllocFlags) -> Result<u64> {
+    pub fn create(
+        &mut self,
+        size: u64,
+        uuid: [u8; 16],
+        location: MemLocation,
+        handle_types: i32,
+        flags: AllocFlags,
+    ) -> Result<u64> {
         let mut id = [0; 16];
-        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()).map_err(|_| Code::OPERATING_SYSTEM)?;
-        let physical = Physical::create(Record { size, uuid, location, handle_types, flags, id })?;
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+            .map_err(|_| Code::OPERATING_SYSTEM)?;
+        let physical = Physical::create(Record {
+            size,
+            uuid,
+            location,
+            handle_types,
+            flags,
+            id,
+        })?;
         Ok(self.insert(Arc::new(physical), false))
     }
 
     /// A new handle value each time; the fd stays the caller's.
     pub fn import(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
         let (inode, _) = Physical::inspect(fd)?;
-        let known = self.handles.values().find(|handle| handle.physical.inode == inode);
+        let known = self
+            .handles
+            .values()
+            .find(|handle| handle.physical.inode == inode);
         let physical = match known {
             Some(handle) => handle.physical.clone(),
             None => Arc::new(Physical::import(fd)?),
@@ -72,17 +90,27 @@ impl Memory {
     }
 
     pub fn get(&self, handle: u64) -> Result<&Handle> {
-        self.handles.get(&handle).filter(|handle| handle.references > 0).ok_or(Code::INVALID_VALUE)
+        self.handles
+            .get(&handle)
+            .filter(|handle| handle.references > 0)
+            .ok_or(Code::INVALID_VALUE)
     }
 
     /// One more release to come; also for a value that only mappings keep.
     pub fn retain(&mut self, handle: u64) -> Result {
-        self.handles.get_mut(&handle).ok_or(Code::INVALID_VALUE)?.references += 1;
+        self.handles
+            .get_mut(&handle)
+            .ok_or(Code::INVALID_VALUE)?
+            .references += 1;
         Ok(())
     }
 
     pub fn release(&mut self, handle: u64) -> Result {
-        let entry = self.handles.get_mut(&handle).filter(|entry| entry.references > 0).ok_or(Code::INVALID_VALUE)?;
+        let entry = self
+            .handles
+            .get_mut(&handle)
+            .filter(|entry| entry.references > 0)
+            .ok_or(Code::INVALID_VALUE)?;
         entry.references -= 1;
         self.forget_if_unused(handle);
         Ok(())
@@ -107,38 +135,66 @@ impl Memory {
         let live: HashMap<u64, u64> = self
             .handles
             .values()
-            .filter(|handle| handle.physical.record.location.kind == MemLocation::DEVICE && handle.physical.record.uuid == uuid)
+            .filter(|handle| {
+                handle.physical.record.location.kind == MemLocation::DEVICE
+                    && handle.physical.record.uuid == uuid
+            })
             .map(|handle| (handle.physical.inode, handle.physical.record.size))
             .collect();
-        let lingering = self.lingering.values().filter(|memory| memory.uuid == uuid).map(|memory| memory.size);
+        let lingering = self
+            .lingering
+            .values()
+            .filter(|memory| memory.uuid == uuid)
+            .map(|memory| memory.size);
         live.values().copied().chain(lingering).sum()
     }
 
     /// Handle values alive and the releases they still take.
     pub fn counts(&self) -> (usize, usize) {
         let alive = self.handles.values().filter(|handle| handle.references > 0);
-        alive.fold((0, 0), |(handles, references), handle| (handles + 1, references + handle.references))
+        alive.fold((0, 0), |(handles, references), handle| {
+            (handles + 1, references + handle.references)
+        })
     }
 
     /// Distinct physical memory that this process keeps, in pieces and bytes.
     pub fn physical(&mut self) -> (usize, u64) {
         self.sweep();
-        let mut sizes: HashMap<u64, u64> =
-            self.handles.values().map(|handle| (handle.physical.inode, handle.physical.record.size)).collect();
-        sizes.extend(self.lingering.iter().map(|(&inode, memory)| (inode, memory.size)));
+        let mut sizes: HashMap<u64, u64> = self
+            .handles
+            .values()
+            .map(|handle| (handle.physical.inode, handle.physical.record.size))
+            .collect();
+        sizes.extend(
+            self.lingering
+                .iter()
+                .map(|(&inode, memory)| (inode, memory.size)),
+        );
         (sizes.len(), sizes.values().sum())
     }
 
     /// Descriptors of this process that refer to emulated memory, other than our own.
     pub fn exported_fds(&self) -> usize {
-        let inner: std::collections::HashSet<u64> = self.handles.values().map(|handle| handle.physical.inode).collect();
+        let inner: std::collections::HashSet<u64> = self
+            .handles
+            .values()
+            .map(|handle| handle.physical.inode)
+            .collect();
         memory_fds().len().saturating_sub(inner.len())
     }
 
     fn insert(&mut self, physical: Arc<Physical>, imported: bool) -> u64 {
         self.made += 1;
         let handle = FIRST_HANDLE + self.made * HANDLE_STEP;
-        self.handles.insert(handle, Handle { physical, imported, references: 1, mappings: 0 });
+        self.handles.insert(
+            handle,
+            Handle {
+                physical,
+                imported,
+                references: 1,
+                mappings: 0,
+            },
+        );
         handle
     }
 
@@ -151,15 +207,33 @@ impl Memory {
     }
 
     fn forget_if_unused(&mut self, handle: u64) {
-        if !self.handles.get(&handle).is_some_and(|entry| entry.references == 0 && entry.mappings == 0) {
+        if !self
+            .handles
+            .get(&handle)
+            .is_some_and(|entry| entry.references == 0 && entry.mappings == 0)
+        {
             return;
         }
-        let Some(entry) = self.handles.remove(&handle) else { return };
+        let Some(entry) = self.handles.remove(&handle) else {
+            return;
+        };
         let inode = entry.physical.inode;
-        let last = !self.handles.values().any(|other| other.physical.inode == inode);
+        let last = !self
+            .handles
+            .values()
+            .any(|other| other.physical.inode == inode);
         let record = entry.physical.record;
-        if last && self.exported.remove(&inode).is_some() && record.location.kind == MemLocation::DEVICE {
-            self.lingering.insert(inode, Lingering { size: record.size, uuid: record.uuid });
+        if last
+            && self.exported.remove(&inode).is_some()
+            && record.location.kind == MemLocation::DEVICE
+        {
+            self.lingering.insert(
+                inode,
+                Lingering {
+                    size: record.size,
+                    uuid: record.uuid,
+                },
+            );
         }
     }
 
@@ -173,12 +247,17 @@ impl Memory {
 
 /// The inodes behind this process's descriptors of emulated memory, once per descriptor.
 fn memory_fds() -> Vec<u64> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
     let mut inodes = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let ours = std::fs::read_link(&path)
-            .is_ok_and(|target| target.to_string_lossy().starts_with(&format!("/memfd:{FILE_NAME}")));
+        let ours = std::fs::read_link(&path).is_ok_and(|target| {
+            target
+                .to_string_lossy()
+                .starts_with(&format!("/memfd:{FILE_NAME}"))
+        });
         if ours && let Ok(stat) = rustix::fs::stat(&path) {
             inodes.push(stat.st_ino);
         }
@@ -190,4 +269,3 @@ fn memory_fds() -> Vec<u64> {
 pub(crate) fn into_c(fd: OwnedFd) -> std::ffi::c_int {
     fd.into_raw_fd()
 }
-

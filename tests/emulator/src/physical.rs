@@ -4,12 +4,17 @@ use crate::code::{Code, Result};
 use crate::fd;
 use crate::record::{RECORD_BYTES, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
+};
 use rustix::io::{Errno, pread, pwrite};
 
 /// Every memory file has this name, as `/proc/self/fd` shows it.
 pub(crate) const FILE_NAME: &str = "vmm-emulator";
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 const BOUNCE_BYTES: usize = 256 << 10;
 
 /// One physical allocation, however many handles and mappings name it.
@@ -33,7 +38,11 @@ impl Physical {
         })
         .map_err(|_| Code::OUT_OF_MEMORY)?;
         let inode = fstat(&file).map_err(|_| Code::OPERATING_SYSTEM)?.st_ino;
-        Ok(Self { file, inode, record })
+        Ok(Self {
+            file,
+            inode,
+            record,
+        })
     }
 
     /// What an fd refers to, when it is one of ours; the driver's answer to anything else.
@@ -59,7 +68,11 @@ impl Physical {
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (inode, record) = Self::inspect(fd)?;
         let file = fd::dup_high(fd).map_err(|_| Code::OPERATING_SYSTEM)?;
-        Ok(Self { file, inode, record })
+        Ok(Self {
+            file,
+            inode,
+            record,
+        })
     }
 
     /// A new descriptor for the program, inside its own limit.
@@ -82,12 +95,17 @@ impl Physical {
 
     /// Repeats `pattern`, whose length divides `len`.
     pub fn fill(&self, offset: u64, len: u64, pattern: &[u8]) -> Result {
-        let bounce_len = usize::try_from(len).unwrap_or(BOUNCE_BYTES).min(BOUNCE_BYTES);
+        let bounce_len = usize::try_from(len)
+            .unwrap_or(BOUNCE_BYTES)
+            .min(BOUNCE_BYTES);
         let bounce: Vec<u8> = pattern.iter().copied().cycle().take(bounce_len).collect();
         let mut done = 0;
         while done < len {
             let step = (len - done).min(bounce.len() as u64);
-            let bytes = usize::try_from(step).ok().and_then(|step| bounce.get(..step)).ok_or(Code::UNKNOWN)?;
+            let bytes = usize::try_from(step)
+                .ok()
+                .and_then(|step| bounce.get(..step))
+                .ok_or(Code::UNKNOWN)?;
             self.write(offset + done, bytes)?;
             done += step;
         }
@@ -95,11 +113,19 @@ impl Physical {
     }
 
     pub fn copy(from: &Self, from_offset: u64, to: &Self, to_offset: u64, len: u64) -> Result {
-        let mut bounce = vec![0; usize::try_from(len).unwrap_or(BOUNCE_BYTES).min(BOUNCE_BYTES)];
+        let mut bounce = vec![
+            0;
+            usize::try_from(len)
+                .unwrap_or(BOUNCE_BYTES)
+                .min(BOUNCE_BYTES)
+        ];
         let mut done = 0;
         while done < len {
             let step = (len - done).min(bounce.len() as u64);
-            let bytes = usize::try_from(step).ok().and_then(|step| bounce.get_mut(..step)).ok_or(Code::UNKNOWN)?;
+            let bytes = usize::try_from(step)
+                .ok()
+                .and_then(|step| bounce.get_mut(..step))
+                .ok_or(Code::UNKNOWN)?;
             from.read(from_offset + done, bytes)?;
             to.write(to_offset + done, bytes)?;
             done += step;

@@ -60,13 +60,28 @@ impl Record {
         let size = u64::from_le_bytes(take(&mut rest)?);
         let uuid = take(&mut rest)?;
         let id = take(&mut rest)?;
-        let location = MemLocation { kind, id: i32::from_le_bytes(take(&mut rest)?) };
+        let location = MemLocation {
+            kind,
+            id: i32::from_le_bytes(take(&mut rest)?),
+        };
         let handle_types = i32::from_le_bytes(take(&mut rest)?);
         let [compression, gpu_direct_rdma] = take(&mut rest)?;
         let usage = u16::from_le_bytes(take(&mut rest)?);
         let reserved = take(&mut rest)?;
-        let flags = AllocFlags { compression, gpu_direct_rdma, usage, reserved };
-        Some(Self { size, uuid, location, handle_types, flags, id })
+        let flags = AllocFlags {
+            compression,
+            gpu_direct_rdma,
+            usage,
+            reserved,
+        };
+        Some(Self {
+            size,
+            uuid,
+            location,
+            handle_types,
+            flags,
+            id,
+        })
     }
 
     pub const fn encoded_len() -> usize {
@@ -91,7 +106,12 @@ mod tests {
             uuid: *b"0123456789abcdef",
             location: MemLocation { kind: 1, id: 3 },
             handle_types: 9,
-            flags: AllocFlags { compression: 1, gpu_direct_rdma: 1, usage: 2, reserved: [4, 5, 6, 7] },
+            flags: AllocFlags {
+                compression: 1,
+                gpu_direct_rdma: 1,
+                usage: 2,
+                reserved: [4, 5, 6, 7],
+            },
             id: *b"fedcba9876543210",
         };
         let bytes = record.encode();

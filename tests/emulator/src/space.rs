@@ -35,8 +35,17 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub fn reserve(&mut self, size: u64, alignment: u64, hint: u64, granularity: u64) -> Result<u64> {
-        if size == 0 || !size.is_multiple_of(granularity) || (alignment != 0 && !alignment.is_power_of_two()) {
+    pub fn reserve(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        hint: u64,
+        granularity: u64,
+    ) -> Result<u64> {
+        if size == 0
+            || !size.is_multiple_of(granularity)
+            || (alignment != 0 && !alignment.is_power_of_two())
+        {
             return Err(Code::INVALID_VALUE);
         }
         let address = vm::reserve(size, alignment.max(granularity), hint)?;
@@ -61,7 +70,15 @@ impl Space {
             return Err(Code::INVALID_VALUE);
         }
         vm::map(address, size, physical.file())?;
-        self.mappings.insert(address, Mapping { size, handle, physical, access: Vec::new() });
+        self.mappings.insert(
+            address,
+            Mapping {
+                size,
+                handle,
+                physical,
+                access: Vec::new(),
+            },
+        );
         Ok(())
     }
 
@@ -71,8 +88,14 @@ impl Space {
         if size == 0 || !self.is_reserved(address, size) {
             return Err(Code::INVALID_VALUE);
         }
-        let inside: Vec<u64> = self.overlapping(address, end).map(|(&start, _)| start).collect();
-        if self.overlapping(address, end).any(|(&start, mapping)| start < address || start + mapping.size > end) {
+        let inside: Vec<u64> = self
+            .overlapping(address, end)
+            .map(|(&start, _)| start)
+            .collect();
+        if self
+            .overlapping(address, end)
+            .any(|(&start, mapping)| start < address || start + mapping.size > end)
+        {
             return Err(Code::INVALID_VALUE);
         }
         let mut gone = Vec::new();
@@ -86,7 +109,12 @@ impl Space {
     }
 
     /// `INVALID_VALUE` unless the range is one or more whole mappings without a hole.
-    pub fn set_access(&mut self, address: u64, size: u64, wanted: &[(MemLocation, c_int)]) -> Result {
+    pub fn set_access(
+        &mut self,
+        address: u64,
+        size: u64,
+        wanted: &[(MemLocation, c_int)],
+    ) -> Result {
         let end = address.checked_add(size).ok_or(Code::INVALID_VALUE)?;
         let mut at = address;
         while at < end {
@@ -101,7 +129,12 @@ impl Space {
                 mapping.access.push((location, flags));
             }
             let host = mapping.host_access(self.host_touch);
-            vm::protect(start, mapping.size, host >= ACCESS_READ, host >= ACCESS_READ_WRITE)?;
+            vm::protect(
+                start,
+                mapping.size,
+                host >= ACCESS_READ,
+                host >= ACCESS_READ_WRITE,
+            )?;
         }
         Ok(())
     }
@@ -124,8 +157,18 @@ impl Space {
     }
 
     /// The physical memory behind a range that `location` may use, mapping by mapping.
-    pub fn resolve(&self, address: u64, len: u64, location: MemLocation, write: bool) -> Result<Vec<Piece>> {
-        let needed = if write { ACCESS_READ_WRITE } else { ACCESS_READ };
+    pub fn resolve(
+        &self,
+        address: u64,
+        len: u64,
+        location: MemLocation,
+        write: bool,
+    ) -> Result<Vec<Piece>> {
+        let needed = if write {
+            ACCESS_READ_WRITE
+        } else {
+            ACCESS_READ
+        };
         let end = address.checked_add(len).ok_or(Code::INVALID_VALUE)?;
         let mut pieces = Vec::new();
         let mut at = address;
@@ -135,7 +178,11 @@ impl Space {
                 return Err(Code::INVALID_VALUE);
             }
             let len = (start + mapping.size).min(end) - at;
-            pieces.push(Piece { physical: mapping.physical.clone(), offset: at - start, len });
+            pieces.push(Piece {
+                physical: mapping.physical.clone(),
+                offset: at - start,
+                len,
+            });
             at += len;
         }
         Ok(pieces)
@@ -146,17 +193,25 @@ impl Space {
     }
 
     fn overlapping(&self, address: u64, end: u64) -> impl Iterator<Item = (&u64, &Mapping)> {
-        let first = self.mappings.range(..address).next_back().filter(|(start, mapping)| *start + mapping.size > address);
+        let first = self
+            .mappings
+            .range(..address)
+            .next_back()
+            .filter(|(start, mapping)| *start + mapping.size > address);
         first.into_iter().chain(self.mappings.range(address..end))
     }
 
     fn overlaps(&self, address: u64, size: u64) -> bool {
-        self.overlapping(address, address.saturating_add(size)).next().is_some()
+        self.overlapping(address, address.saturating_add(size))
+            .next()
+            .is_some()
     }
 
     /// Whether one or several adjacent reservations cover the range.
     fn is_reserved(&self, address: u64, size: u64) -> bool {
-        let Some(end) = address.checked_add(size) else { return false };
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
         let mut at = address;
         while at < end {
             match self.reservation_at(at) {
@@ -170,12 +225,18 @@ impl Space {
 
 impl Mapping {
     fn access_of(&self, location: MemLocation) -> c_int {
-        self.access.iter().find(|entry| entry.0 == location).map_or(ACCESS_NONE, |entry| entry.1)
+        self.access
+            .iter()
+            .find(|entry| entry.0 == location)
+            .map_or(ACCESS_NONE, |entry| entry.1)
     }
 
     /// Host access is what host locations were given.
     fn host_access(&self, host_touch: bool) -> c_int {
-        let counted = self.access.iter().filter(|(location, _)| host_touch || location.kind != MemLocation::DEVICE);
+        let counted = self
+            .access
+            .iter()
+            .filter(|(location, _)| host_touch || location.kind != MemLocation::DEVICE);
         counted.map(|entry| entry.1).max().unwrap_or(ACCESS_NONE)
     }
 }

@@ -64,13 +64,26 @@ impl Streams {
     pub fn create(&mut self, context: u64, kind: Kind, priority: c_int) -> u64 {
         self.made += 1;
         let stream = FIRST_STREAM + self.made * STREAM_STEP;
-        self.all.insert(stream, Stream { context, kind, priority, id: self.made, finish: None, capture: None });
+        self.all.insert(
+            stream,
+            Stream {
+                context,
+                kind,
+                priority,
+                id: self.made,
+                finish: None,
+                capture: None,
+            },
+        );
         stream
     }
 
     /// The legacy or per-thread stream of a context, made when first used.
     pub fn built_in(&mut self, context: u64, kind: Kind) -> u64 {
-        let known = self.all.iter().find(|(_, stream)| stream.context == context && stream.kind == kind);
+        let known = self
+            .all
+            .iter()
+            .find(|(_, stream)| stream.context == context && stream.kind == kind);
         match known {
             Some((&stream, _)) => stream,
             None => self.create(context, kind, 0),
@@ -101,13 +114,22 @@ impl Streams {
         self.all.retain(|_, stream| stream.context != context);
         self.events.retain(|_, event| event.context != context);
         let all = &self.all;
-        self.queue.retain(|_, queued| all.contains_key(&queued.stream));
+        self.queue
+            .retain(|_, queued| all.contains_key(&queued.stream));
     }
 
     pub fn create_event(&mut self, context: u64, flags: c_uint) -> u64 {
         self.made += 1;
         let event = FIRST_STREAM + self.made * STREAM_STEP;
-        self.events.insert(event, Event { context, recorded: None, captured: None, timing: flags & 2 == 0 });
+        self.events.insert(
+            event,
+            Event {
+                context,
+                recorded: None,
+                captured: None,
+                timing: flags & 2 == 0,
+            },
+        );
         event
     }
 
@@ -115,7 +137,8 @@ impl Streams {
     pub fn enqueue(&mut self, stream: u64, work: Work, latency: Duration, now: Instant) -> Result {
         let finish = self.tail(stream)?.map_or(now, |tail| tail.max(now)) + latency;
         self.issued += 1;
-        self.queue.insert((finish, self.issued), Queued { stream, work });
+        self.queue
+            .insert((finish, self.issued), Queued { stream, work });
         self.get_mut(stream)?.finish = Some(finish);
         Ok(())
     }
@@ -142,7 +165,12 @@ impl Streams {
     /// When everything is done that work queued on the stream now would wait for.
     fn tail(&self, stream: u64) -> Result<Option<Instant>> {
         let awaited = self.awaited_by(stream)?;
-        Ok(self.all.iter().filter(|(id, _)| awaited.contains(id)).filter_map(|(_, stream)| stream.finish).max())
+        Ok(self
+            .all
+            .iter()
+            .filter(|(id, _)| awaited.contains(id))
+            .filter_map(|(_, stream)| stream.finish)
+            .max())
     }
 
     /// The legacy stream and the blocking ones wait for each other.
@@ -156,24 +184,40 @@ impl Streams {
                     _ => false,
                 }
         };
-        Ok(self.all.iter().filter(|(id, other)| **id == stream || waits(other)).map(|(id, _)| *id).collect())
+        Ok(self
+            .all
+            .iter()
+            .filter(|(id, other)| **id == stream || waits(other))
+            .map(|(id, _)| *id)
+            .collect())
     }
 
     /// When the work that the stream waits for is done; `None` when nothing is left of it.
     pub fn pending(&self, stream: u64) -> Result<Option<Instant>> {
         let awaited = self.awaited_by(stream)?;
-        Ok(self.queue.iter().filter(|(_, queued)| awaited.contains(&queued.stream)).map(|(key, _)| key.0).next_back())
+        Ok(self
+            .queue
+            .iter()
+            .filter(|(_, queued)| awaited.contains(&queued.stream))
+            .map(|(key, _)| key.0)
+            .next_back())
     }
 
     /// The same for a whole context.
     pub fn pending_in(&self, context: u64) -> Option<Instant> {
-        let queued = self.queue.iter().filter(|(_, queued)| queued.work.context == context);
+        let queued = self
+            .queue
+            .iter()
+            .filter(|(_, queued)| queued.work.context == context);
         queued.map(|(key, _)| key.0).next_back()
     }
 
     /// The same for what was issued before an event was recorded.
     pub fn pending_before(&self, recorded: (Instant, u64)) -> Option<Instant> {
-        let queued = self.queue.range(..=(recorded.0, u64::MAX)).filter(|(key, _)| key.1 <= recorded.1);
+        let queued = self
+            .queue
+            .range(..=(recorded.0, u64::MAX))
+            .filter(|(key, _)| key.1 <= recorded.1);
         queued.map(|(key, _)| key.0).next_back()
     }
 
@@ -199,7 +243,10 @@ impl Streams {
 
     /// Streams that the program made, and its events.
     pub fn counts(&self) -> (usize, usize) {
-        let made = self.all.values().filter(|stream| matches!(stream.kind, Kind::Blocking | Kind::NonBlocking));
+        let made = self
+            .all
+            .values()
+            .filter(|stream| matches!(stream.kind, Kind::Blocking | Kind::NonBlocking));
         (made.count(), self.events.len())
     }
 }

@@ -39,8 +39,17 @@ pub(crate) fn release(address: u64, size: u64) {
 pub(crate) fn map(address: u64, size: u64, file: BorrowedFd<'_>) -> Result {
     let length = usize::try_from(size).map_err(|_| Code::INVALID_VALUE)?;
     // SAFETY: the range lies inside a reservation of ours where nothing is mapped.
-    unsafe { mmap(pointer(address), length, ProtFlags::empty(), MapFlags::SHARED | MapFlags::FIXED, file, 0) }
-        .map_err(|_| Code::OUT_OF_MEMORY)?;
+    unsafe {
+        mmap(
+            pointer(address),
+            length,
+            ProtFlags::empty(),
+            MapFlags::SHARED | MapFlags::FIXED,
+            file,
+            0,
+        )
+    }
+    .map_err(|_| Code::OUT_OF_MEMORY)?;
     Ok(())
 }
 
@@ -67,7 +76,9 @@ fn anonymous(address: u64, size: u64, flags: MapFlags) -> Result<u64> {
 }
 
 fn unmap(address: u64, size: u64) {
-    let Ok(length) = usize::try_from(size) else { return };
+    let Ok(length) = usize::try_from(size) else {
+        return;
+    };
     if length > 0 {
         // SAFETY: the range was reserved by this module and nothing refers to it any more.
         // It fails only for ranges that are no mapping, which then need no unmapping.

@@ -1,0 +1,201 @@
+//! Contexts.
+
+use super::{Out, api};
+use crate::abi::Device;
+use crate::code::{Code, Result};
+use crate::context;
+use crate::core::{Core, Locked};
+use std::ffi::{c_int, c_uint, c_void};
+
+const KNOWN_FLAGS: c_uint = 0xff;
+
+api! {
+    fn cuDevicePrimaryCtxRetain as "cuDevicePrimaryCtxRetain"(context: Out<u64>, device: Device) |mut core| {
+        context.check()?;
+        let index = index_of(&core, device)?;
+        context.set(core.contexts.retain_primary(index))
+    }
+
+    fn cuDevicePrimaryCtxRelease as "cuDevicePrimaryCtxRelease"(device: Device) |mut core| {
+        let index = index_of(&core, device)?;
+        if let Some(gone) = core.contexts.release_primary(index)? {
+            core.drop_context(gone);
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxReset as "cuDevicePrimaryCtxReset"(device: Device) |mut core| {
+        let index = index_of(&core, device)?;
+        if let Some(gone) = core.contexts.reset_primary(index) {
+            core.drop_context(gone);
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxSetFlags as "cuDevicePrimaryCtxSetFlags"(device: Device, flags: c_uint) |mut core| {
+        let index = index_of(&core, device)?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        core.contexts.set_primary_flags(index, flags);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxGetState as "cuDevicePrimaryCtxGetState"(device: Device, flags: Out<c_uint>, active: Out<c_int>) |mut core| {
+        let index = index_of(&core, device)?;
+        let (set, is_active) = core.contexts.primary_state(index);
+        flags.set(set)?;
+        active.set(c_int::from(is_active))
+    }
+
+    fn cuCtxCreate as "cuCtxCreate"(context: Out<u64>, flags: c_uint, device: Device) |mut core| {
+        create(&mut core, context, flags, device)
+    }
+
+    fn cuCtxCreate_v3 as "cuCtxCreate"(context: Out<u64>, _affinity: *mut c_void, count: c_int, flags: c_uint, device: Device) |mut core| {
+        if count != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        create(&mut core, context, flags, device)
+    }
+
+    fn cuCtxCreate_v4 as "cuCtxCreate"(context: Out<u64>, params: *mut c_void, flags: c_uint, device: Device) |mut core| {
+        if !params.is_null() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        create(&mut core, context, flags, device)
+    }
+
+    fn cuCtxDestroy as "cuCtxDestroy"(context: u64) |mut core| {
+        core.contexts.destroy(context)?;
+        core.drop_context(context);
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent as "cuCtxGetCurrent"(context: Out<u64>) |_| {
+        context.set(context::top().unwrap_or(0))
+    }
+
+    fn cuCtxSetCurrent as "cuCtxSetCurrent"(context: u64) |core| {
+        if context != 0 {
+            core.contexts.get(context)?;
+        }
+        context::pop();
+        if context != 0 {
+            context::push(context);
+        }
+        Ok(())
+    }
+
+    fn cuCtxPushCurrent as "cuCtxPushCurrent"(context: u64) |core| {
+        core.contexts.get(context)?;
+        context::push(context);
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent as "cuCtxPopCurrent"(context: Out<u64>) |_| {
+        let popped = context::pop().ok_or(Code::INVALID_CONTEXT)?;
+        context.set_if_wanted(popped);
+        Ok(())
+    }
+
+    fn cuCtxGetDevice as "cuCtxGetDevice"(device: Out<Device>) |core| {
+        let context = context::top().ok_or(Code::INVALID_CONTEXT)?;
+        device.set(core.location_of(context)?.id)
+    }
+
+    fn cuCtxGetDevice_v2 as "cuCtxGetDevice"(device: Out<Device>, context: u64) |core| {
+        let context = given_or_current(context)?;
+        device.set(core.location_of(context)?.id)
+    }
+
+    fn cuCtxGetFlags as "cuCtxGetFlags"(flags: Out<c_uint>) |core| {
+        let context = context::top().ok_or(Code::INVALID_CONTEXT)?;
+        flags.set(core.contexts.get(context)?.flags)
+    }
+
+    fn cuCtxGetApiVersion as "cuCtxGetApiVersion"(context: u64, version: Out<c_uint>) |core| {
+        core.contexts.get(given_or_current(context)?)?;
+        version.set(3020)
+    }
+
+    fn cuCtxGetStreamPriorityRange as "cuCtxGetStreamPriorityRange"(least: Out<c_int>, greatest: Out<c_int>) |core| {
+        core.current()?;
+        least.set_if_wanted(0);
+        greatest.set_if_wanted(0);
+        Ok(())
+    }
+
+    fn cuCtxSynchronize as "cuCtxSynchronize"() |core| {
+        let (context, _) = core.current()?;
+        synchronize(core, context)
+    }
+
+    fn cuCtxSynchronize_v2 as "cuCtxSynchronize"(context: u64) |core| {
+        synchronize(core, given_or_current(context)?)
+    }
+
+    fn cuCtxEnablePeerAccess as "cuCtxEnablePeerAccess"(peer: u64, flags: c_uint) |mut core| {
+        let (current, here) = core.current()?;
+        let there = core.contexts.get(peer)?.device;
+        if flags != 0 || current == peer {
+            return Err(Code::INVALID_VALUE);
+        }
+        if !core.may_access(usize::try_from(here.id).unwrap_or(usize::MAX), there) {
+            return Err(Code::PEER_ACCESS_UNSUPPORTED);
+        }
+        if core.enabled_peers.contains(&(current, there)) {
+            return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
+        }
+        core.enabled_peers.push((current, there));
+        Ok(())
+    }
+
+    fn cuCtxDisablePeerAccess as "cuCtxDisablePeerAccess"(peer: u64) |mut core| {
+        let (current, _) = core.current()?;
+        let there = core.contexts.get(peer)?.device;
+        let enabled = core.enabled_peers.iter().position(|entry| *entry == (current, there));
+        core.enabled_peers.swap_remove(enabled.ok_or(Code::PEER_ACCESS_NOT_ENABLED)?);
+        Ok(())
+    }
+}
+
+impl Core {
+    fn drop_context(&mut self, context: u64) {
+        self.streams.drop_context(context);
+        self.enabled_peers.retain(|entry| entry.0 != context);
+    }
+}
+
+fn create(core: &mut Core, context: Out<u64>, flags: c_uint, device: Device) -> Result {
+    context.check()?;
+    let index = index_of(core, device)?;
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let made = core.contexts.create(index, flags, false);
+    context::push(made);
+    context.set(made)
+}
+
+fn synchronize(mut core: Locked, context: u64) -> Result {
+    core.usable(context)?;
+    core.no_capture_in(context)?;
+    while let Some(until) = core.streams.pending_in(context) {
+        core = core.wait(until);
+    }
+    core.usable(context)
+}
+
+fn given_or_current(context: u64) -> Result<u64> {
+    if context == 0 {
+        context::top().ok_or(Code::INVALID_CONTEXT)
+    } else {
+        Ok(context)
+    }
+}
+
+fn index_of(core: &Core, device: Device) -> Result<usize> {
+    core.device(device)?;
+    usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)
+}

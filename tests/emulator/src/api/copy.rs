@@ -1,0 +1,273 @@
+//! Copies and fills.
+
+use super::{In, Out, api};
+use crate::abi::{DevicePtr, MemLocation};
+use crate::code::{Code, Result};
+use crate::copy::{Action, HostSpan, Side, Work};
+use crate::core::Locked;
+use crate::fault;
+use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
+use std::time::{Duration, Instant};
+
+api! {
+    fn cuMemGetInfo as "cuMemGetInfo"(free: Out<usize>, total: Out<usize>) |mut core| {
+        let (_, location) = core.current()?;
+        let config = &core.device(location.id)?.config;
+        let (uuid, memory) = (config.uuid, config.memory);
+        let narrow = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        free.set(narrow(memory.saturating_sub(core.memory.used(uuid))))?;
+        total.set(narrow(memory))
+    }
+
+    fn cuMemcpyHtoD as "cuMemcpyHtoD"(to: DevicePtr, from: In<c_void>, len: usize) |core| {
+        now(core, to_device(to, from, len)?, None)
+    }
+
+    fn cuMemcpyDtoH as "cuMemcpyDtoH"(to: Out<c_void>, from: DevicePtr, len: usize) |core| {
+        now(core, to_host(to, from, len)?, None)
+    }
+
+    fn cuMemcpyDtoD as "cuMemcpyDtoD"(to: DevicePtr, from: DevicePtr, len: usize) |core| {
+        now(core, between(to, from, len), None)
+    }
+
+    fn cuMemcpy as "cuMemcpy"(to: DevicePtr, from: DevicePtr, len: usize) |core| {
+        let action = unified(&core, to, from, len)?;
+        now(core, action, None)
+    }
+
+    fn cuMemcpyPeer as "cuMemcpyPeer"(to: DevicePtr, to_context: u64, from: DevicePtr, from_context: u64, len: usize) |core| {
+        core.contexts.get(to_context)?;
+        core.contexts.get(from_context)?;
+        now(core, between(to, from, len), None)
+    }
+
+    fn cuMemcpyHtoDAsync as "cuMemcpyHtoDAsync"(to: DevicePtr, from: In<c_void>, len: usize, stream: u64) |core| {
+        later(core, "cuMemcpyHtoDAsync", to_device(to, from, len)?, stream)
+    }
+
+    fn cuMemcpyDtoHAsync as "cuMemcpyDtoHAsync"(to: Out<c_void>, from: DevicePtr, len: usize, stream: u64) |core| {
+        later(core, "cuMemcpyDtoHAsync", to_host(to, from, len)?, stream)
+    }
+
+    fn cuMemcpyDtoDAsync as "cuMemcpyDtoDAsync"(to: DevicePtr, from: DevicePtr, len: usize, stream: u64) |core| {
+        later(core, "cuMemcpyDtoDAsync", between(to, from, len), stream)
+    }
+
+    fn cuMemcpyAsync as "cuMemcpyAsync"(to: DevicePtr, from: DevicePtr, len: usize, stream: u64) |core| {
+        let action = unified(&core, to, from, len)?;
+        later(core, "cuMemcpyAsync", action, stream)
+    }
+
+    fn cuMemcpyPeerAsync as "cuMemcpyPeerAsync"(
+        to: DevicePtr, to_context: u64, from: DevicePtr, from_context: u64, len: usize, stream: u64
+    ) |core| {
+        core.contexts.get(to_context)?;
+        core.contexts.get(from_context)?;
+        later(core, "cuMemcpyPeerAsync", between(to, from, len), stream)
+    }
+
+    fn cuMemsetD8 as "cuMemsetD8"(to: DevicePtr, value: c_uchar, count: usize) |core| {
+        now(core, fill(to, &[value], count)?, None)
+    }
+
+    fn cuMemsetD16 as "cuMemsetD16"(to: DevicePtr, value: c_ushort, count: usize) |core| {
+        now(core, fill(to, &value.to_ne_bytes(), count)?, None)
+    }
+
+    fn cuMemsetD32 as "cuMemsetD32"(to: DevicePtr, value: c_uint, count: usize) |core| {
+        now(core, fill(to, &value.to_ne_bytes(), count)?, None)
+    }
+
+    fn cuMemsetD8Async as "cuMemsetD8Async"(to: DevicePtr, value: c_uchar, count: usize, stream: u64) |core| {
+        later(core, "cuMemsetD8Async", fill(to, &[value], count)?, stream)
+    }
+
+    fn cuMemsetD16Async as "cuMemsetD16Async"(to: DevicePtr, value: c_ushort, count: usize, stream: u64) |core| {
+        later(core, "cuMemsetD16Async", fill(to, &value.to_ne_bytes(), count)?, stream)
+    }
+
+    fn cuMemsetD32Async as "cuMemsetD32Async"(to: DevicePtr, value: c_uint, count: usize, stream: u64) |core| {
+        later(core, "cuMemsetD32Async", fill(to, &value.to_ne_bytes(), count)?, stream)
+    }
+
+    // The ABI of CUDA 2.0, with sizes and device addresses of 32 bits: no address of ours fits.
+    fn cuMemcpyHtoD_v1 as "cuMemcpyHtoD"(to: c_uint, from: In<c_void>, len: c_uint) |core| {
+        now(core, to_device(to.into(), from, narrow(len)?)?, None)
+    }
+
+    fn cuMemcpyDtoH_v1 as "cuMemcpyDtoH"(to: Out<c_void>, from: c_uint, len: c_uint) |core| {
+        now(core, to_host(to, from.into(), narrow(len)?)?, None)
+    }
+
+    fn cuMemcpyDtoD_v1 as "cuMemcpyDtoD"(to: c_uint, from: c_uint, len: c_uint) |core| {
+        now(core, between(to.into(), from.into(), narrow(len)?), None)
+    }
+
+    fn cuMemsetD8_v1 as "cuMemsetD8"(to: c_uint, value: c_uchar, count: c_uint) |core| {
+        now(core, fill(to.into(), &[value], narrow(count)?)?, None)
+    }
+
+    fn cuMemGetInfo_v1 as "cuMemGetInfo"(free: Out<c_uint>, total: Out<c_uint>) |mut core| {
+        let (_, location) = core.current()?;
+        let config = &core.device(location.id)?.config;
+        let (uuid, memory) = (config.uuid, config.memory);
+        let narrow = |bytes: u64| c_uint::try_from(bytes).unwrap_or(c_uint::MAX);
+        free.set(narrow(memory.saturating_sub(core.memory.used(uuid))))?;
+        total.set(narrow(memory))
+    }
+}
+
+fn narrow(len: c_uint) -> Result<usize> {
+    usize::try_from(len).map_err(|_| Code::INVALID_VALUE)
+}
+
+fn to_device(to: DevicePtr, from: In<c_void>, len: usize) -> Result<Action> {
+    if len == 0 {
+        return Ok(Action::Nothing);
+    }
+    let from = Side::Host(HostSpan::new(from.address(), len as u64)?);
+    Ok(Action::Copy {
+        to: Side::Device(to),
+        from,
+        len: len as u64,
+    })
+}
+
+fn to_host(to: Out<c_void>, from: DevicePtr, len: usize) -> Result<Action> {
+    if len == 0 {
+        return Ok(Action::Nothing);
+    }
+    let to = Side::Host(HostSpan::new(to.address(), len as u64)?);
+    Ok(Action::Copy {
+        to,
+        from: Side::Device(from),
+        len: len as u64,
+    })
+}
+
+fn between(to: DevicePtr, from: DevicePtr, len: usize) -> Action {
+    if len == 0 {
+        return Action::Nothing;
+    }
+    Action::Copy {
+        to: Side::Device(to),
+        from: Side::Device(from),
+        len: len as u64,
+    }
+}
+
+/// Under unified addressing the address says which side it is on.
+fn unified(core: &Locked, to: DevicePtr, from: DevicePtr, len: usize) -> Result<Action> {
+    if len == 0 {
+        return Ok(Action::Nothing);
+    }
+    let side = |address: DevicePtr| match core.space.reservation_at(address) {
+        Some(_) => Ok(Side::Device(address)),
+        None => HostSpan::new(address, len as u64).map(Side::Host),
+    };
+    Ok(Action::Copy {
+        to: side(to)?,
+        from: side(from)?,
+        len: len as u64,
+    })
+}
+
+fn fill(to: DevicePtr, value: &[u8], count: usize) -> Result<Action> {
+    let len = (count as u64)
+        .checked_mul(value.len() as u64)
+        .ok_or(Code::INVALID_VALUE)?;
+    if !to.is_multiple_of(value.len() as u64) {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok(if len == 0 {
+        Action::Nothing
+    } else {
+        Action::Fill {
+            to,
+            len,
+            pattern: value.to_vec(),
+        }
+    })
+}
+
+/// A blocking call runs on the legacy stream, behind what that waits for.
+fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
+    let (context, location) = core.current()?;
+    let work = Work {
+        context,
+        location,
+        action,
+    };
+    let stream = core.stream(stream.unwrap_or(0))?;
+    core.safe_in_capture()?;
+    core.no_capture_on(stream)?;
+    work.check(&core.space)?;
+    core = wait_for(core, stream)?;
+    work.perform(&core.space)
+}
+
+fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Result {
+    let (context, location) = core.current()?;
+    let mut work = Work {
+        context,
+        location,
+        action,
+    };
+    let stream = core.stream(stream)?;
+    let recorded = core.is_recorded(stream)?;
+    work.check(&core.space)?;
+    if recorded || matches!(work.action, Action::Nothing) {
+        return Ok(());
+    }
+    let latency = fault::latency(function);
+    if latency == Duration::ZERO && !core.streams.held && core.streams.pending(stream)?.is_none() {
+        core.perform_on_stream(&work);
+        return Ok(());
+    }
+    if work.writes_host() && !core.is_pinned_target(&work) {
+        // As with a real driver, a copy to pageable memory is done when the call returns.
+        core.streams.enqueue(
+            stream,
+            Work {
+                action: Action::Nothing,
+                ..work.clone()
+            },
+            latency,
+            Instant::now(),
+        )?;
+        core = wait_for(core, stream)?;
+        core.perform_on_stream(&work);
+        return Ok(());
+    }
+    work.stage()?;
+    core.streams.enqueue(stream, work, latency, Instant::now())
+}
+
+/// Waits, then says whether the stream's context is still usable.
+pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
+    let context = core.streams.get(stream)?.context;
+    while let Some(until) = core.streams.pending(stream)? {
+        core = core.wait(until);
+    }
+    core.usable(context)?;
+    Ok(core)
+}
+
+impl crate::core::Core {
+    /// Whether a copy's host side is memory that `cuMemAllocHost` and the like know.
+    fn is_pinned_target(&self, work: &Work) -> bool {
+        let Some(address) = work.host_target() else {
+            return false;
+        };
+        self.pinned
+            .range(..=address)
+            .next_back()
+            .is_some_and(|(start, (size, _))| address - start < *size)
+            || self.space.reservation_at(address).is_some_and(|_| {
+                self.space.at(address).is_some_and(|(_, mapping)| {
+                    mapping.physical.record.location.kind != MemLocation::DEVICE
+                })
+            })
+    }
+}

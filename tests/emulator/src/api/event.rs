@@ -1,0 +1,129 @@
+//! Events.
+
+use super::{Out, api};
+use crate::code::{Code, Result};
+use crate::core::Core;
+use std::ffi::{c_float, c_uint};
+use std::time::Instant;
+
+api! {
+    fn cuEventCreate as "cuEventCreate"(event: Out<u64>, flags: c_uint) |mut core| {
+        event.check()?;
+        if flags > 7 || flags & 6 == 4 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & 4 != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let (context, _) = core.current()?;
+        event.set(core.streams.create_event(context, flags))
+    }
+
+    fn cuEventDestroy as "cuEventDestroy"(event: u64) |mut core| {
+        core.streams.events.remove(&event).map(drop).ok_or(Code::INVALID_HANDLE)
+    }
+
+    fn cuEventRecord as "cuEventRecord"(event: u64, stream: u64) |mut core| {
+        core.record(event, stream)
+    }
+
+    fn cuEventRecordWithFlags as "cuEventRecordWithFlags"(event: u64, stream: u64, flags: c_uint) |mut core| {
+        if flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        core.record(event, stream)
+    }
+
+    fn cuEventQuery as "cuEventQuery"(event: u64) |mut core| {
+        match core.observe(event)? {
+            Some(recorded) if core.streams.pending_before(recorded).is_some() => Err(Code::NOT_READY),
+            _ => Ok(()),
+        }
+    }
+
+    fn cuEventSynchronize as "cuEventSynchronize"(event: u64) |mut core| {
+        let Some(recorded) = core.observe(event)? else { return Ok(()) };
+        while let Some(until) = core.streams.pending_before(recorded) {
+            core = core.wait(until);
+        }
+        let context = core.event(event)?.context;
+        core.usable(context)
+    }
+
+    fn cuEventElapsedTime as "cuEventElapsedTime"(milliseconds: Out<c_float>, start: u64, end: u64) |core| {
+        milliseconds.check()?;
+        let (start, end) = (core.event(start)?, core.event(end)?);
+        let (Some(from), Some(to)) = (start.recorded, end.recorded) else { return Err(Code::INVALID_HANDLE) };
+        if !start.timing || !end.timing {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if core.streams.pending_before(from).is_some() || core.streams.pending_before(to).is_some() {
+            return Err(Code::NOT_READY);
+        }
+        let forward = to.0.saturating_duration_since(from.0);
+        let backward = from.0.saturating_duration_since(to.0);
+        milliseconds.set((forward.as_secs_f32() - backward.as_secs_f32()) * 1e3)
+    }
+}
+
+impl Core {
+    fn event(&self, event: u64) -> Result<crate::stream::Event> {
+        self.streams
+            .events
+            .get(&event)
+            .copied()
+            .ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// What was recorded, for a call that asks how far that is.
+    fn observe(&mut self, event: u64) -> Result<Option<(Instant, u64)>> {
+        let event = self.event(event)?;
+        self.usable(event.context)?;
+        if let Some(capture) = event.captured {
+            self.invalidate(capture);
+            return Err(Code::CAPTURED_EVENT);
+        }
+        Ok(event.recorded)
+    }
+
+    fn record(&mut self, event: u64, stream: u64) -> Result {
+        let stream = self.stream(stream)?;
+        let known = self.event(event)?;
+        if known.context != self.streams.get(stream)?.context {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if self.is_recorded(stream)? {
+            let capture = self.streams.get(stream)?.capture;
+            if let Some(event) = self.streams.events.get_mut(&event) {
+                event.captured = capture;
+            }
+            return Ok(());
+        }
+        self.streams.record(event, stream, Instant::now())
+    }
+
+    /// A stream that waits for an event of a capture joins that capture.
+    pub(super) fn wait_event(&mut self, stream: u64, event: u64) -> Result {
+        let known = self.event(event)?;
+        let recorded = self.is_recorded(stream)?;
+        let target = self.streams.get_mut(stream)?;
+        match (known.captured, target.capture) {
+            (Some(capture), None) => {
+                target.capture = Some(capture);
+                Ok(())
+            }
+            (Some(theirs), Some(ours)) if theirs != ours => {
+                self.invalidate(theirs);
+                self.invalidate(ours);
+                Err(Code::STREAM_CAPTURE_MERGE)
+            }
+            (Some(_), Some(_)) => Ok(()),
+            (None, Some(ours)) if recorded && known.recorded.is_some() => {
+                self.invalidate(ours);
+                Err(Code::STREAM_CAPTURE_ISOLATION)
+            }
+            (None, Some(_)) => Ok(()),
+            (None, None) => self.streams.wait_event(stream, event),
+        }
+    }
+}

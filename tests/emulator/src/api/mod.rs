@@ -1,0 +1,148 @@
+//! The C functions: arguments in, the core asked, answers out.
+
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod entry;
+pub(crate) mod event;
+pub(crate) mod host;
+pub(crate) mod missing;
+pub(crate) mod pointer;
+pub(crate) mod stream;
+pub(crate) mod vmm;
+
+use crate::code::{Code, Result};
+use crate::core::{Locked, is_ready};
+use crate::fault;
+
+/// A pointer that the caller lets the driver write one value through; may be null.
+///
+/// It exists only as an argument that C passed, whose contract covers the write.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub fn new(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
+    /// `INVALID_VALUE` for null.
+    pub fn set(self, value: T) -> Result {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: not null, and the caller of the C function vouches for the rest.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// For results that a caller may leave out.
+    pub fn set_if_wanted(self, value: T) {
+        let _ = self.set(value);
+    }
+
+    pub fn check(self) -> Result {
+        if self.0.is_null() {
+            Err(Code::INVALID_VALUE)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn cast<U>(self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    pub fn address(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
+    /// Element of an array of results.
+    pub fn at(self, index: usize) -> Self {
+        Self(self.0.wrapping_add(index))
+    }
+}
+
+/// A pointer that the driver reads values through; may be null.
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T> In<T> {
+    pub fn address(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
+    pub fn cast<U>(self) -> In<U> {
+        In(self.0.cast())
+    }
+}
+
+impl<T: Copy> In<T> {
+    /// `INVALID_VALUE` for null.
+    pub fn get(self) -> Result<T> {
+        self.at(0)
+    }
+
+    /// Element of an array of arguments.
+    pub fn at(self, index: usize) -> Result<T> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: not null, and the caller of the C function vouches for the rest.
+        Ok(unsafe { self.0.wrapping_add(index).read_unaligned() })
+    }
+}
+
+/// The way of every call that needs an initialised driver.
+pub(crate) fn enter(function: &'static str, call: impl FnOnce(Locked) -> Result) -> Code {
+    enter_early(function, || {
+        if is_ready() {
+            call(Locked::new())
+        } else {
+            Err(Code::NOT_INITIALIZED)
+        }
+    })
+}
+
+/// The way of the calls that work before `cuInit` and after a fork.
+pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result) -> Code {
+    let result = fault::enter(function).and_then(|()| {
+        if !function.ends_with("Async") {
+            std::thread::sleep(fault::latency(function));
+        }
+        call()
+    });
+    let code = Code::from_result(result);
+    fault::leave(function, code);
+    code
+}
+
+/// Defines C functions. The body answers `Result` and finds the locked driver under the name
+/// that stands between the bars.
+macro_rules! api {
+    ($(fn $name:ident as $counted:literal($($arg:ident: $ty:ty),* $(,)?) |$core:pat_param| $body:block)*) => {
+        $(
+            #[allow(non_snake_case)]
+            pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::code::Code {
+                $crate::api::enter($counted, move |$core: $crate::core::Locked| $body)
+            }
+        )*
+    };
+}
+pub(crate) use api;

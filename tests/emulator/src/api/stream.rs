@@ -1,0 +1,201 @@
+//! Streams and their capture into graphs.
+
+use super::copy::wait_for;
+use super::{Out, api};
+use crate::abi::{STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
+use crate::capture::{self, Mode};
+use crate::code::{Code, Result};
+use crate::core::Core;
+use crate::stream::Kind;
+use std::ffi::{c_int, c_uint, c_void};
+
+api! {
+    fn cuStreamCreate as "cuStreamCreate"(stream: Out<u64>, flags: c_uint) |mut core| {
+        create(&mut core, stream, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority as "cuStreamCreateWithPriority"(stream: Out<u64>, flags: c_uint, priority: c_int) |mut core| {
+        create(&mut core, stream, flags, priority)
+    }
+
+    fn cuStreamDestroy as "cuStreamDestroy"(stream: u64) |mut core| {
+        core.stream(stream)?;
+        core.streams.destroy(stream)
+    }
+
+    fn cuStreamSynchronize as "cuStreamSynchronize"(stream: u64) |mut core| {
+        let stream = core.stream(stream)?;
+        core.no_capture_on(stream)?;
+        wait_for(core, stream).map(drop)
+    }
+
+    fn cuStreamQuery as "cuStreamQuery"(stream: u64) |mut core| {
+        let stream = core.stream(stream)?;
+        core.no_capture_on(stream)?;
+        match core.streams.pending(stream)? {
+            Some(_) => Err(Code::NOT_READY),
+            None => Ok(()),
+        }
+    }
+
+    fn cuStreamWaitEvent as "cuStreamWaitEvent"(stream: u64, event: u64, flags: c_uint) |mut core| {
+        let stream = core.stream(stream)?;
+        if flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        core.wait_event(stream, event)
+    }
+
+    fn cuStreamGetFlags as "cuStreamGetFlags"(stream: u64, flags: Out<c_uint>) |mut core| {
+        let stream = core.stream(stream)?;
+        flags.set(c_uint::from(core.streams.get(stream)?.kind == Kind::NonBlocking))
+    }
+
+    fn cuStreamGetPriority as "cuStreamGetPriority"(stream: u64, priority: Out<c_int>) |mut core| {
+        let stream = core.stream(stream)?;
+        priority.set(core.streams.get(stream)?.priority)
+    }
+
+    fn cuStreamGetCtx as "cuStreamGetCtx"(stream: u64, context: Out<u64>) |mut core| {
+        let stream = core.stream(stream)?;
+        context.set(core.streams.get(stream)?.context)
+    }
+
+    fn cuStreamGetId as "cuStreamGetId"(stream: u64, id: Out<u64>) |mut core| {
+        let stream = core.stream(stream)?;
+        id.set(core.streams.get(stream)?.id)
+    }
+
+    fn cuStreamBeginCapture as "cuStreamBeginCapture"(stream: u64, mode: c_int) |mut core| {
+        let stream = core.stream(stream)?;
+        core.begin_capture(stream, Mode::from_c(mode)?)
+    }
+
+    fn cuStreamEndCapture as "cuStreamEndCapture"(stream: u64, graph: Out<u64>) |mut core| {
+        let stream = core.stream(stream)?;
+        graph.check()?;
+        graph.set(0)?;
+        graph.set(core.end_capture(stream)?)
+    }
+
+    fn cuStreamIsCapturing as "cuStreamIsCapturing"(stream: u64, status: Out<c_int>) |mut core| {
+        let stream = core.stream(stream)?;
+        status.check()?;
+        status.set(core.capture_status(stream)?.0 as c_int)
+    }
+
+    fn cuStreamGetCaptureInfo as "cuStreamGetCaptureInfo"(stream: u64, status: Out<c_int>, id: Out<u64>) |mut core| {
+        let stream = core.stream(stream)?;
+        status.check()?;
+        let (state, number) = core.capture_status(stream)?;
+        status.set(state as c_int)?;
+        id.set_if_wanted(number);
+        Ok(())
+    }
+
+    fn cuStreamGetCaptureInfo_v2 as "cuStreamGetCaptureInfo"(
+        stream: u64, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, count: Out<usize>
+    ) |mut core| {
+        let stream = core.stream(stream)?;
+        capture_info(&core, stream, status, id, graph, nodes, count)
+    }
+
+    fn cuStreamGetCaptureInfo_v3 as "cuStreamGetCaptureInfo"(
+        stream: u64, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, edges: Out<u64>, count: Out<usize>
+    ) |mut core| {
+        let stream = core.stream(stream)?;
+        edges.set_if_wanted(0);
+        capture_info(&core, stream, status, id, graph, nodes, count)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode as "cuThreadExchangeStreamCaptureMode"(mode: *mut c_int) |_| {
+        let mode = Exchanged(mode);
+        let wanted = Mode::from_c(mode.get()?)?;
+        mode.set(capture::exchange_mode(wanted).to_c())
+    }
+
+    fn cuGraphDestroy as "cuGraphDestroy"(graph: u64) |core| {
+        if graph == 0 || graph > core.captures.graphs { Err(Code::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn cuLaunchHostFunc as "cuLaunchHostFunc"(
+        stream: u64, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void
+    ) |mut core| {
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        let stream = core.stream(stream)?;
+        if core.is_recorded(stream)? {
+            return Ok(());
+        }
+        // There is no thread behind a stream, so the call waits its turn and is made here, with
+        // the driver unlocked as a real one is.
+        drop(wait_for(core, stream)?);
+        // SAFETY: the caller of the C function vouches for function and data.
+        unsafe { function(data) };
+        Ok(())
+    }
+}
+
+impl Core {
+    /// The stream that C names, whose context has to be usable.
+    pub(super) fn stream(&mut self, stream: u64) -> Result<u64> {
+        let kind = match stream {
+            0 | STREAM_LEGACY => Kind::Legacy,
+            STREAM_PER_THREAD => Kind::PerThread(std::thread::current().id()),
+            _ => {
+                let context = self.streams.get(stream)?.context;
+                self.usable(context)?;
+                return Ok(stream);
+            }
+        };
+        let context = self.contexts.usable()?;
+        Ok(self.streams.built_in(context, kind))
+    }
+
+    pub(super) fn usable(&self, context: u64) -> Result {
+        self.contexts.get(context)?.error.map_or(Ok(()), Err)
+    }
+}
+
+/// A pointer that is read and then written.
+struct Exchanged(*mut c_int);
+
+impl Exchanged {
+    fn get(&self) -> Result<c_int> {
+        super::In(self.0.cast_const()).get()
+    }
+
+    fn set(&self, value: c_int) -> Result {
+        Out(self.0).set(value)
+    }
+}
+
+fn create(core: &mut Core, stream: Out<u64>, flags: c_uint, priority: c_int) -> Result {
+    stream.check()?;
+    let kind = match flags {
+        0 => Kind::Blocking,
+        STREAM_NON_BLOCKING => Kind::NonBlocking,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    let (context, _) = core.current()?;
+    // One priority is emulated, and a real driver clamps to what it has.
+    stream.set(core.streams.create(context, kind, priority.clamp(0, 0)))
+}
+
+fn capture_info(
+    core: &Core,
+    stream: u64,
+    status: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    nodes: Out<u64>,
+    count: Out<usize>,
+) -> Result {
+    status.check()?;
+    let (state, number) = core.capture_status(stream)?;
+    status.set(state as c_int)?;
+    id.set_if_wanted(number);
+    graph.set_if_wanted(0);
+    nodes.set_if_wanted(0);
+    count.set_if_wanted(0);
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Virtual memory management: the calls of `cuMem*` that need no context.
+
+use super::{In, Out, api};
+use crate::abi::{
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, DevicePtr, HANDLE_FABRIC, HANDLE_POSIX_FD, MemAccessDesc,
+    MemAllocationProp, MemLocation,
+};
+use crate::code::{Code, Result};
+use crate::config::Fabric;
+use crate::core::Core;
+use crate::{fabric, memory};
+use rustix::fd::BorrowedFd;
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+api! {
+    fn cuMemGetAllocationGranularity as "cuMemGetAllocationGranularity"(
+        granularity: Out<usize>, prop: In<MemAllocationProp>, option: c_uint
+    ) |core| {
+        granularity.check()?;
+        core.check_prop(&prop.get()?)?;
+        if option > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        granularity.set(usize::try_from(core.config.granularity).unwrap_or(usize::MAX))
+    }
+
+    fn cuMemCreate as "cuMemCreate"(handle: Out<u64>, size: usize, prop: In<MemAllocationProp>, flags: c_ulonglong) |mut core| {
+        handle.check()?;
+        let prop = prop.get()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        handle.set(core.create_memory(size as u64, &prop)?)
+    }
+
+    fn cuMemRelease as "cuMemRelease"(handle: u64) |mut core| {
+        let released = core.memory.release(handle);
+        core.misuse.bad_release += u64::from(released.is_err());
+        released
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle as "cuMemGetAllocationPropertiesFromHandle"(
+        prop: Out<MemAllocationProp>, handle: u64
+    ) |core| {
+        prop.check()?;
+        let handle = core.memory.get(handle)?;
+        let record = handle.physical.record;
+        prop.set(MemAllocationProp {
+            kind: ALLOCATION_PINNED,
+            handle_types: if handle.imported { 0 } else { record.handle_types },
+            location: core.location_here(&handle.physical.record)?,
+            win32_meta: std::ptr::null_mut(),
+            flags: record.flags,
+        })
+    }
+
+    fn cuMemAddressReserve as "cuMemAddressReserve"(
+        address: Out<DevicePtr>, size: usize, alignment: usize, hint: DevicePtr, flags: c_ulonglong
+    ) |mut core| {
+        address.check()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let granularity = core.config.granularity;
+        address.set(core.space.reserve(size as u64, alignment as u64, hint, granularity)?)
+    }
+
+    fn cuMemAddressFree as "cuMemAddressFree"(address: DevicePtr, size: usize) |mut core| {
+        let freed = core.space.free(address, size as u64);
+        core.misuse.bad_free += u64::from(freed.is_err());
+        freed
+    }
+
+    fn cuMemMap as "cuMemMap"(address: DevicePtr, size: usize, offset: usize, handle: u64, flags: c_ulonglong) |mut core| {
+        if flags != 0 || size == 0 || address == 0 || !address.is_multiple_of(core.config.granularity) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let physical = core.memory.get(handle)?.physical.clone();
+        if offset != 0 || size as u64 != physical.record.size {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        core.space.map(address, handle, physical)?;
+        core.memory.mapped(handle);
+        Ok(())
+    }
+
+    fn cuMemUnmap as "cuMemUnmap"(address: DevicePtr, size: usize) |mut core| {
+        let used = core.streams.queued().filter(|work| work.touches(address, size as u64)).count() as u64;
+        let gone = core.space.unmap(address, size as u64)?;
+        if !gone.is_empty() {
+            core.misuse.unmap_under_work += used;
+        }
+        for mapping in gone {
+            core.memory.unmapped(mapping.handle);
+        }
+        Ok(())
+    }
+
+    fn cuMemSetAccess as "cuMemSetAccess"(address: DevicePtr, size: usize, wanted: In<MemAccessDesc>, count: usize) |mut core| {
+        if count == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut access = Vec::new();
+        for index in 0..count {
+            let desc = wanted.at(index)?;
+            access.push((core.access_location(desc.location, address)?, access_flags(desc.flags)?));
+        }
+        core.space.set_access(address, size as u64, &access)
+    }
+
+    fn cuMemGetAccess as "cuMemGetAccess"(flags: Out<c_ulonglong>, location: In<MemLocation>, address: DevicePtr) |core| {
+        flags.check()?;
+        let location = core.access_location(location.get()?, address)?;
+        flags.set(core.space.access(address, location)?.unsigned_abs().into())
+    }
+
+    fn cuMemExportToShareableHandle as "cuMemExportToShareableHandle"(
+        to: Out<c_int>, handle: u64, kind: c_int, flags: c_ulonglong
+    ) |mut core| {
+        to.check()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        match kind {
+            HANDLE_POSIX_FD => to.set(memory::into_c(core.memory.export(handle)?)),
+            HANDLE_FABRIC => to.cast().set(fabric::export(core.memory.exportable_fabric(handle)?)?),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn cuMemImportFromShareableHandle as "cuMemImportFromShareableHandle"(handle: Out<u64>, from: In<c_void>, kind: c_int) |mut core| {
+        handle.check()?;
+        match kind {
+            HANDLE_POSIX_FD => {
+                let number = c_int::try_from(from.address().cast_signed()).map_err(|_| Code::UNKNOWN)?;
+                if number < 0 {
+                    return Err(Code::UNKNOWN);
+                }
+                // SAFETY: not -1; a number that is no open descriptor is what fstat finds out.
+                let fd = unsafe { BorrowedFd::borrow_raw(number) };
+                handle.set(core.import_memory(fd)?)
+            }
+            HANDLE_FABRIC => {
+                if core.config.fabric != Fabric::Available {
+                    return Err(Code::NOT_PERMITTED);
+                }
+                let fd = fabric::import(&from.cast().get()?)?;
+                handle.set(core.import_memory(rustix::fd::AsFd::as_fd(&fd))?)
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn cuMemRetainAllocationHandle as "cuMemRetainAllocationHandle"(handle: Out<u64>, address: DevicePtr) |mut core| {
+        handle.check()?;
+        let found = core.space.at(address).ok_or(Code::INVALID_VALUE)?.1.handle;
+        core.memory.retain(found)?;
+        handle.set(found)
+    }
+
+    fn cuMemGetHandleForAddressRange as "cuMemGetHandleForAddressRange"(
+        to: Out<c_int>, address: DevicePtr, size: usize, _kind: c_int, _flags: c_ulonglong
+    ) |core| {
+        to.check()?;
+        if size == 0 || core.space.at(address).is_none() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // There is no dma-buf behind a memory file.
+        Err(Code::NOT_SUPPORTED)
+    }
+}
+
+impl Core {
+    pub fn create_memory(&mut self, size: u64, prop: &MemAllocationProp) -> Result<u64> {
+        let location = self.check_prop(prop)?;
+        if size == 0 || !size.is_multiple_of(self.config.granularity) {
+            return Err(Code::INVALID_VALUE);
+        }
+        if prop.handle_types & HANDLE_FABRIC != 0 {
+            match self.config.fabric {
+                Fabric::Available => {}
+                Fabric::Unavailable => return Err(Code::NOT_SUPPORTED),
+                Fabric::NotPermitted => return Err(Code::NOT_PERMITTED),
+            }
+        }
+        let uuid = if location.kind == MemLocation::DEVICE {
+            let config = &self.device(location.id)?.config;
+            let (uuid, memory) = (config.uuid, config.memory);
+            if self.memory.used(uuid).saturating_add(size) > memory {
+                return Err(Code::OUT_OF_MEMORY);
+            }
+            uuid
+        } else if size > self.host_memory {
+            return Err(Code::OUT_OF_MEMORY);
+        } else {
+            [0; 16]
+        };
+        self.memory
+            .create(size, uuid, location, prop.handle_types, prop.flags)
+    }
+
+    fn import_memory(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
+        let (_, record) = crate::physical::Physical::inspect(fd)?;
+        self.location_here(&record)?;
+        self.memory.import(fd)
+    }
+
+    /// The place of memory in this process, where its device may have another ordinal or none.
+    fn location_here(&self, record: &crate::record::Record) -> Result<MemLocation> {
+        if record.location.kind != MemLocation::DEVICE {
+            return Ok(record.location);
+        }
+        let ordinal = self.ordinal_of(record.uuid).ok_or(Code::INVALID_DEVICE)?;
+        Ok(MemLocation {
+            kind: MemLocation::DEVICE,
+            id: c_int::try_from(ordinal).unwrap_or(-1),
+        })
+    }
+
+    /// Where the memory is to lie, once everything about it is found allowed.
+    fn check_prop(&self, prop: &MemAllocationProp) -> Result<MemLocation> {
+        if prop.kind != ALLOCATION_PINNED
+            || prop.handle_types & !(HANDLE_POSIX_FD | HANDLE_FABRIC) != 0
+        {
+            return Err(Code::INVALID_VALUE);
+        }
+        match prop.location.kind {
+            MemLocation::DEVICE => {
+                self.device(prop.location.id)?;
+                Ok(prop.location)
+            }
+            MemLocation::HOST if prop.handle_types & HANDLE_POSIX_FD != 0 => {
+                Err(Code::INVALID_VALUE)
+            }
+            MemLocation::HOST => Ok(MemLocation {
+                kind: MemLocation::HOST,
+                id: 0,
+            }),
+            MemLocation::HOST_NUMA if prop.location.id == 0 => Ok(prop.location),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn access_location(&self, location: MemLocation, address: DevicePtr) -> Result<MemLocation> {
+        match location.kind {
+            MemLocation::DEVICE => {
+                self.device(location.id).map_err(|_| Code::INVALID_VALUE)?;
+                let here = usize::try_from(location.id).unwrap_or(usize::MAX);
+                let owner = self
+                    .space
+                    .at(address)
+                    .map(|(_, mapping)| mapping.physical.record);
+                match owner.filter(|record| record.location.kind == MemLocation::DEVICE) {
+                    Some(record)
+                        if !self.may_access(here, self.ordinal_of(record.uuid).unwrap_or(here)) =>
+                    {
+                        Err(Code::INVALID_DEVICE)
+                    }
+                    _ => Ok(location),
+                }
+            }
+            MemLocation::HOST => Ok(MemLocation {
+                kind: MemLocation::HOST,
+                id: 0,
+            }),
+            MemLocation::HOST_NUMA if location.id == 0 => Ok(location),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+fn access_flags(flags: c_int) -> Result<c_int> {
+    match flags {
+        0 | 1 | ACCESS_READ_WRITE => Ok(flags),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

@@ -1,0 +1,254 @@
+//! Every function by name and version, and which of them an older driver has.
+
+use crate::api::{context, copy, device, entry, event, host, missing, pointer, stream, vmm};
+use std::ffi::{c_int, c_void};
+
+/// Calls a macro with every line of the table: the name that `cuGetProcAddress` is asked for, the
+/// CUDA version that brought this form, the name that the library exports, the function.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_symbol {
+    ($callback:ident) => {
+        $callback! {
+            cuCtxCreate 3020 cuCtxCreate_v2 context::cuCtxCreate;
+            cuCtxCreate 11040 cuCtxCreate_v3 context::cuCtxCreate_v3;
+            cuCtxCreate 12050 cuCtxCreate_v4 context::cuCtxCreate_v4;
+            cuCtxDestroy 4000 cuCtxDestroy_v2 context::cuCtxDestroy;
+            cuCtxDisablePeerAccess 4000 cuCtxDisablePeerAccess context::cuCtxDisablePeerAccess;
+            cuCtxEnablePeerAccess 4000 cuCtxEnablePeerAccess context::cuCtxEnablePeerAccess;
+            cuCtxGetApiVersion 3020 cuCtxGetApiVersion context::cuCtxGetApiVersion;
+            cuCtxGetCurrent 4000 cuCtxGetCurrent context::cuCtxGetCurrent;
+            cuCtxGetDevice 2000 cuCtxGetDevice context::cuCtxGetDevice;
+            cuCtxGetDevice 13000 cuCtxGetDevice_v2 context::cuCtxGetDevice_v2;
+            cuCtxGetFlags 7000 cuCtxGetFlags context::cuCtxGetFlags;
+            cuCtxGetStreamPriorityRange 5050 cuCtxGetStreamPriorityRange context::cuCtxGetStreamPriorityRange;
+            cuCtxPopCurrent 4000 cuCtxPopCurrent_v2 context::cuCtxPopCurrent;
+            cuCtxPushCurrent 4000 cuCtxPushCurrent_v2 context::cuCtxPushCurrent;
+            cuCtxSetCurrent 4000 cuCtxSetCurrent context::cuCtxSetCurrent;
+            cuCtxSynchronize 2000 cuCtxSynchronize context::cuCtxSynchronize;
+            cuCtxSynchronize 13000 cuCtxSynchronize_v2 context::cuCtxSynchronize_v2;
+            cuDeviceCanAccessPeer 4000 cuDeviceCanAccessPeer device::cuDeviceCanAccessPeer;
+            cuDeviceComputeCapability 2000 cuDeviceComputeCapability device::cuDeviceComputeCapability;
+            cuDeviceGet 2000 cuDeviceGet device::cuDeviceGet;
+            cuDeviceGetAttribute 2000 cuDeviceGetAttribute device::cuDeviceGetAttribute;
+            cuDeviceGetByPCIBusId 4010 cuDeviceGetByPCIBusId device::cuDeviceGetByPCIBusId;
+            cuDeviceGetCount 2000 cuDeviceGetCount device::cuDeviceGetCount;
+            cuDeviceGetDefaultMemPool 11020 cuDeviceGetDefaultMemPool missing::cuDeviceGetDefaultMemPool;
+            cuDeviceGetMemPool 11020 cuDeviceGetMemPool missing::cuDeviceGetMemPool;
+            cuDeviceGetName 2000 cuDeviceGetName device::cuDeviceGetName;
+            cuDeviceGetP2PAttribute 8000 cuDeviceGetP2PAttribute missing::cuDeviceGetP2PAttribute;
+            cuDeviceGetPCIBusId 4010 cuDeviceGetPCIBusId device::cuDeviceGetPCIBusId;
+            cuDeviceGetUuid 9020 cuDeviceGetUuid device::cuDeviceGetUuid;
+            cuDeviceGetUuid 11040 cuDeviceGetUuid_v2 device::cuDeviceGetUuid;
+            cuDevicePrimaryCtxGetState 7000 cuDevicePrimaryCtxGetState context::cuDevicePrimaryCtxGetState;
+            cuDevicePrimaryCtxRelease 7000 cuDevicePrimaryCtxRelease context::cuDevicePrimaryCtxRelease;
+            cuDevicePrimaryCtxRelease 11000 cuDevicePrimaryCtxRelease_v2 context::cuDevicePrimaryCtxRelease;
+            cuDevicePrimaryCtxReset 7000 cuDevicePrimaryCtxReset context::cuDevicePrimaryCtxReset;
+            cuDevicePrimaryCtxReset 11000 cuDevicePrimaryCtxReset_v2 context::cuDevicePrimaryCtxReset;
+            cuDevicePrimaryCtxRetain 7000 cuDevicePrimaryCtxRetain context::cuDevicePrimaryCtxRetain;
+            cuDevicePrimaryCtxSetFlags 7000 cuDevicePrimaryCtxSetFlags context::cuDevicePrimaryCtxSetFlags;
+            cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2 context::cuDevicePrimaryCtxSetFlags;
+            cuDeviceSetMemPool 11020 cuDeviceSetMemPool missing::cuDeviceSetMemPool;
+            cuDeviceTotalMem 3020 cuDeviceTotalMem_v2 device::cuDeviceTotalMem;
+            cuDriverGetVersion 2020 cuDriverGetVersion entry::cuDriverGetVersion;
+            cuEventCreate 2000 cuEventCreate event::cuEventCreate;
+            cuEventDestroy 4000 cuEventDestroy_v2 event::cuEventDestroy;
+            cuEventElapsedTime 2000 cuEventElapsedTime event::cuEventElapsedTime;
+            cuEventElapsedTime 12080 cuEventElapsedTime_v2 event::cuEventElapsedTime;
+            cuEventQuery 2000 cuEventQuery event::cuEventQuery;
+            cuEventRecord 2000 cuEventRecord event::cuEventRecord;
+            cuEventRecordWithFlags 11010 cuEventRecordWithFlags event::cuEventRecordWithFlags;
+            cuEventSynchronize 2000 cuEventSynchronize event::cuEventSynchronize;
+            cuGetErrorName 6000 cuGetErrorName entry::cuGetErrorName;
+            cuGetErrorString 6000 cuGetErrorString entry::cuGetErrorString;
+            cuGetProcAddress 11030 cuGetProcAddress entry::cuGetProcAddress;
+            cuGetProcAddress 12000 cuGetProcAddress_v2 entry::cuGetProcAddress_v2;
+            cuGraphDestroy 10000 cuGraphDestroy stream::cuGraphDestroy;
+            cuGraphInstantiate 12000 cuGraphInstantiateWithFlags missing::cuGraphInstantiate;
+            cuGraphLaunch 10000 cuGraphLaunch missing::cuGraphLaunch;
+            cuInit 2000 cuInit entry::cuInit;
+            cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle missing::cuIpcCloseMemHandle;
+            cuIpcGetEventHandle 4010 cuIpcGetEventHandle missing::cuIpcGetEventHandle;
+            cuIpcGetMemHandle 4010 cuIpcGetMemHandle missing::cuIpcGetMemHandle;
+            cuIpcOpenEventHandle 4010 cuIpcOpenEventHandle missing::cuIpcOpenEventHandle;
+            cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2 missing::cuIpcOpenMemHandle;
+            cuLaunchHostFunc 10000 cuLaunchHostFunc stream::cuLaunchHostFunc;
+            cuLaunchKernel 4000 cuLaunchKernel missing::cuLaunchKernel;
+            cuLaunchKernelEx 11060 cuLaunchKernelEx missing::cuLaunchKernelEx;
+            cuLibraryLoadData 12000 cuLibraryLoadData missing::cuLibraryLoadData;
+            cuMemAddressFree 10020 cuMemAddressFree vmm::cuMemAddressFree;
+            cuMemAddressReserve 10020 cuMemAddressReserve vmm::cuMemAddressReserve;
+            cuMemAlloc 3020 cuMemAlloc_v2 host::cuMemAlloc;
+            cuMemAllocAsync 11020 cuMemAllocAsync missing::cuMemAllocAsync;
+            cuMemAllocFromPoolAsync 11020 cuMemAllocFromPoolAsync missing::cuMemAllocFromPoolAsync;
+            cuMemAllocHost 3020 cuMemAllocHost_v2 host::cuMemAllocHost;
+            cuMemAllocManaged 6000 cuMemAllocManaged missing::cuMemAllocManaged;
+            cuMemCreate 10020 cuMemCreate vmm::cuMemCreate;
+            cuMemExportToShareableHandle 10020 cuMemExportToShareableHandle vmm::cuMemExportToShareableHandle;
+            cuMemFree 3020 cuMemFree_v2 host::cuMemFree;
+            cuMemFreeAsync 11020 cuMemFreeAsync missing::cuMemFreeAsync;
+            cuMemFreeHost 2000 cuMemFreeHost host::cuMemFreeHost;
+            cuMemGetAccess 10020 cuMemGetAccess vmm::cuMemGetAccess;
+            cuMemGetAddressRange 3020 cuMemGetAddressRange_v2 pointer::cuMemGetAddressRange;
+            cuMemGetAllocationGranularity 10020 cuMemGetAllocationGranularity vmm::cuMemGetAllocationGranularity;
+            cuMemGetAllocationPropertiesFromHandle 10020 cuMemGetAllocationPropertiesFromHandle vmm::cuMemGetAllocationPropertiesFromHandle;
+            cuMemGetHandleForAddressRange 11070 cuMemGetHandleForAddressRange vmm::cuMemGetHandleForAddressRange;
+            cuMemGetInfo 2000 cuMemGetInfo copy::cuMemGetInfo_v1;
+            cuMemGetInfo 3020 cuMemGetInfo_v2 copy::cuMemGetInfo;
+            cuMemHostAlloc 2020 cuMemHostAlloc host::cuMemHostAlloc;
+            cuMemHostGetDevicePointer 3020 cuMemHostGetDevicePointer_v2 missing::cuMemHostGetDevicePointer;
+            cuMemHostRegister 6050 cuMemHostRegister_v2 host::cuMemHostRegister;
+            cuMemHostUnregister 4000 cuMemHostUnregister host::cuMemHostUnregister;
+            cuMemImportFromShareableHandle 10020 cuMemImportFromShareableHandle vmm::cuMemImportFromShareableHandle;
+            cuMemMap 10020 cuMemMap vmm::cuMemMap;
+            cuMemMapArrayAsync 11010 cuMemMapArrayAsync missing::cuMemMapArrayAsync;
+            cuMemPoolCreate 11020 cuMemPoolCreate missing::cuMemPoolCreate;
+            cuMemPoolDestroy 11020 cuMemPoolDestroy missing::cuMemPoolDestroy;
+            cuMemPoolExportPointer 11020 cuMemPoolExportPointer missing::cuMemPoolExportPointer;
+            cuMemPoolExportToShareableHandle 11020 cuMemPoolExportToShareableHandle missing::cuMemPoolExportToShareableHandle;
+            cuMemPoolGetAccess 11020 cuMemPoolGetAccess missing::cuMemPoolGetAccess;
+            cuMemPoolGetAttribute 11020 cuMemPoolGetAttribute missing::cuMemPoolGetAttribute;
+            cuMemPoolImportFromShareableHandle 11020 cuMemPoolImportFromShareableHandle missing::cuMemPoolImportFromShareableHandle;
+            cuMemPoolImportPointer 11020 cuMemPoolImportPointer missing::cuMemPoolImportPointer;
+            cuMemPoolSetAccess 11020 cuMemPoolSetAccess missing::cuMemPoolSetAccess;
+            cuMemPoolSetAttribute 11020 cuMemPoolSetAttribute missing::cuMemPoolSetAttribute;
+            cuMemPoolTrimTo 11020 cuMemPoolTrimTo missing::cuMemPoolTrimTo;
+            cuMemRelease 10020 cuMemRelease vmm::cuMemRelease;
+            cuMemRetainAllocationHandle 11000 cuMemRetainAllocationHandle vmm::cuMemRetainAllocationHandle;
+            cuMemSetAccess 10020 cuMemSetAccess vmm::cuMemSetAccess;
+            cuMemUnmap 10020 cuMemUnmap vmm::cuMemUnmap;
+            cuMemcpy 4000 cuMemcpy copy::cuMemcpy;
+            cuMemcpyAsync 4000 cuMemcpyAsync copy::cuMemcpyAsync;
+            cuMemcpyBatchAsync 12080 cuMemcpyBatchAsync missing::cuMemcpyBatchAsync;
+            cuMemcpyDtoD 2000 cuMemcpyDtoD copy::cuMemcpyDtoD_v1;
+            cuMemcpyDtoD 3020 cuMemcpyDtoD_v2 copy::cuMemcpyDtoD;
+            cuMemcpyDtoDAsync 3020 cuMemcpyDtoDAsync_v2 copy::cuMemcpyDtoDAsync;
+            cuMemcpyDtoH 2000 cuMemcpyDtoH copy::cuMemcpyDtoH_v1;
+            cuMemcpyDtoH 3020 cuMemcpyDtoH_v2 copy::cuMemcpyDtoH;
+            cuMemcpyDtoHAsync 3020 cuMemcpyDtoHAsync_v2 copy::cuMemcpyDtoHAsync;
+            cuMemcpyHtoD 2000 cuMemcpyHtoD copy::cuMemcpyHtoD_v1;
+            cuMemcpyHtoD 3020 cuMemcpyHtoD_v2 copy::cuMemcpyHtoD;
+            cuMemcpyHtoDAsync 3020 cuMemcpyHtoDAsync_v2 copy::cuMemcpyHtoDAsync;
+            cuMemcpyPeer 4000 cuMemcpyPeer copy::cuMemcpyPeer;
+            cuMemcpyPeerAsync 4000 cuMemcpyPeerAsync copy::cuMemcpyPeerAsync;
+            cuMemsetD16 3020 cuMemsetD16_v2 copy::cuMemsetD16;
+            cuMemsetD16Async 3020 cuMemsetD16Async copy::cuMemsetD16Async;
+            cuMemsetD32 3020 cuMemsetD32_v2 copy::cuMemsetD32;
+            cuMemsetD32Async 3020 cuMemsetD32Async copy::cuMemsetD32Async;
+            cuMemsetD8 2000 cuMemsetD8 copy::cuMemsetD8_v1;
+            cuMemsetD8 3020 cuMemsetD8_v2 copy::cuMemsetD8;
+            cuMemsetD8Async 3020 cuMemsetD8Async copy::cuMemsetD8Async;
+            cuModuleGetFunction 2000 cuModuleGetFunction missing::cuModuleGetFunction;
+            cuModuleLoad 2000 cuModuleLoad missing::cuModuleLoad;
+            cuModuleLoadData 2000 cuModuleLoadData missing::cuModuleLoadData;
+            cuModuleLoadDataEx 2010 cuModuleLoadDataEx missing::cuModuleLoadDataEx;
+            cuModuleUnload 2000 cuModuleUnload missing::cuModuleUnload;
+            cuMulticastAddDevice 12010 cuMulticastAddDevice missing::cuMulticastAddDevice;
+            cuMulticastBindAddr 12010 cuMulticastBindAddr missing::cuMulticastBindAddr;
+            cuMulticastBindMem 12010 cuMulticastBindMem missing::cuMulticastBindMem;
+            cuMulticastCreate 12010 cuMulticastCreate missing::cuMulticastCreate;
+            cuMulticastGetGranularity 12010 cuMulticastGetGranularity missing::cuMulticastGetGranularity;
+            cuMulticastUnbind 12010 cuMulticastUnbind missing::cuMulticastUnbind;
+            cuPointerGetAttribute 4000 cuPointerGetAttribute pointer::cuPointerGetAttribute;
+            cuPointerGetAttributes 7000 cuPointerGetAttributes pointer::cuPointerGetAttributes;
+            cuPointerSetAttribute 6000 cuPointerSetAttribute missing::cuPointerSetAttribute;
+            cuStreamBeginCapture 10010 cuStreamBeginCapture_v2 stream::cuStreamBeginCapture;
+            cuStreamCreate 2000 cuStreamCreate stream::cuStreamCreate;
+            cuStreamCreateWithPriority 5050 cuStreamCreateWithPriority stream::cuStreamCreateWithPriority;
+            cuStreamDestroy 4000 cuStreamDestroy_v2 stream::cuStreamDestroy;
+            cuStreamEndCapture 10000 cuStreamEndCapture stream::cuStreamEndCapture;
+            cuStreamGetCaptureInfo 10010 cuStreamGetCaptureInfo stream::cuStreamGetCaptureInfo;
+            cuStreamGetCaptureInfo 11030 cuStreamGetCaptureInfo_v2 stream::cuStreamGetCaptureInfo_v2;
+            cuStreamGetCaptureInfo 12030 cuStreamGetCaptureInfo_v3 stream::cuStreamGetCaptureInfo_v3;
+            cuStreamGetCtx 9020 cuStreamGetCtx stream::cuStreamGetCtx;
+            cuStreamGetFlags 5050 cuStreamGetFlags stream::cuStreamGetFlags;
+            cuStreamGetId 12000 cuStreamGetId stream::cuStreamGetId;
+            cuStreamGetPriority 5050 cuStreamGetPriority stream::cuStreamGetPriority;
+            cuStreamIsCapturing 10000 cuStreamIsCapturing stream::cuStreamIsCapturing;
+            cuStreamQuery 2000 cuStreamQuery stream::cuStreamQuery;
+            cuStreamSynchronize 2000 cuStreamSynchronize stream::cuStreamSynchronize;
+            cuStreamWaitEvent 3020 cuStreamWaitEvent stream::cuStreamWaitEvent;
+            cuThreadExchangeStreamCaptureMode 10010 cuThreadExchangeStreamCaptureMode stream::cuThreadExchangeStreamCaptureMode;
+        }
+    };
+}
+
+/// A function whose arguments are not known here.
+#[doc(hidden)]
+pub type Function = unsafe extern "C" fn();
+
+struct Row {
+    name: &'static str,
+    tag: c_int,
+    function: Function,
+}
+
+macro_rules! table {
+    ($($name:ident $tag:literal $export:ident $module:ident :: $function:ident;)*) => {
+        const ROWS: &[Row] = &[$(Row {
+            name: stringify!($name),
+            tag: $tag,
+            function: untyped!($module::$function),
+        },)*];
+
+        /// The functions in the order of [`for_each_symbol`].
+        #[doc(hidden)]
+        pub static EXPORTS: [Function; ROWS.len()] = [$(untyped!($module::$function),)*];
+
+        /// The exported names in the same order.
+        pub const EXPORTED: &[&str] = &[$(stringify!($export),)*];
+    };
+}
+
+macro_rules! untyped {
+    ($function:path) => {
+        // SAFETY: only the type is forgotten; whoever calls restores it.
+        unsafe { std::mem::transmute::<*const (), Function>($function as *const ()) }
+    };
+}
+
+for_each_symbol!(table);
+
+/// What `cuGetProcAddress` finds.
+pub(crate) enum Answer {
+    Found(Function),
+    Unknown,
+    TagTooLow,
+}
+
+impl Answer {
+    pub fn address(&self) -> *mut c_void {
+        match self {
+            Self::Found(function) => *function as *mut c_void,
+            Self::Unknown | Self::TagTooLow => std::ptr::null_mut(),
+        }
+    }
+
+    /// `CUdriverProcAddressQueryResult`.
+    pub fn status(&self) -> c_int {
+        match self {
+            Self::Found(_) => crate::abi::QUERY_FOUND,
+            Self::Unknown => crate::abi::QUERY_UNKNOWN,
+            Self::TagTooLow => crate::abi::QUERY_TAG_TOO_LOW,
+        }
+    }
+}
+
+/// The newest form that is not newer than the version asked for, nor than the driver.
+pub(crate) fn find(name: &[u8], version: c_int, _per_thread: bool, driver: c_int) -> Answer {
+    if name == b"vmmEmulatorVersion" {
+        return Answer::Found(untyped!(entry::vmmEmulatorVersion));
+    }
+    let known = ROWS
+        .iter()
+        .filter(|row| row.name.as_bytes() == name && row.tag <= driver);
+    match known
+        .clone()
+        .filter(|row| row.tag <= version)
+        .max_by_key(|row| row.tag)
+    {
+        Some(row) => Answer::Found(row.function),
+        None if known.count() > 0 => Answer::TagTooLow,
+        None => Answer::Unknown,
+    }
+}
