@@ -24,7 +24,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuInit(&self, Flags: c_uint) -> Result<(), Error> {
         let Some(call) = self.table().cuInit else {
             return Err(self.missing("cuInit", 2000));
@@ -42,7 +41,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDriverGetVersion(&self, driverVersion: *mut c_int) -> Result<(), Error> {
         let Some(call) = self.table().cuDriverGetVersion else {
             return Err(self.missing("cuDriverGetVersion", 2020));
@@ -60,7 +58,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuGetErrorName(
         &self,
         error: CUresult,
@@ -82,7 +79,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuGetErrorString(
         &self,
         error: CUresult,
@@ -104,7 +100,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> Result<(), Error> {
         let Some(call) = self.table().cuDeviceGetCount else {
             return Err(self.missing("cuDeviceGetCount", 2000));
@@ -122,7 +117,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGet(
         &self,
         device: *mut CUdevice_v1,
@@ -144,7 +138,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetName(
         &self,
         name: *mut c_char,
@@ -167,7 +160,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetAttribute(
         &self,
         pi: *mut c_int,
@@ -190,7 +182,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetUuid(&self, uuid: *mut CUuuid, dev: CUdevice_v1) -> Result<(), Error> {
         let Some(call) = self.table().cuDeviceGetUuid else {
             return Err(self.missing("cuDeviceGetUuid", 9020));
@@ -208,7 +199,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetUuid_v2(
         &self,
         uuid: *mut CUuuid,
@@ -252,7 +242,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetPCIBusId(
         &self,
         pciBusId: *mut c_char,
@@ -275,7 +264,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetByPCIBusId(
         &self,
         dev: *mut CUdevice_v1,
@@ -297,7 +285,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDevicePrimaryCtxRetain(
         &self,
         pctx: *mut CUcontext,
@@ -355,7 +342,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDevicePrimaryCtxGetState(
         &self,
         dev: CUdevice_v1,
@@ -421,7 +407,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxGetCurrent(&self, pctx: *mut CUcontext) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxGetCurrent else {
             return Err(self.missing("cuCtxGetCurrent", 4000));
@@ -439,7 +424,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxSetCurrent(&self, ctx: CUcontext) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxSetCurrent else {
             return Err(self.missing("cuCtxSetCurrent", 4000));
@@ -493,7 +477,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxGetDevice(&self, device: *mut CUdevice_v1) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxGetDevice else {
             return Err(self.missing("cuCtxGetDevice", 2000));
@@ -511,7 +494,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxSynchronize(&self) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxSynchronize else {
             return Err(self.missing("cuCtxSynchronize", 2000));
@@ -529,7 +511,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxGetStreamPriorityRange(
         &self,
         leastPriority: *mut c_int,
@@ -553,7 +534,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemGetAllocationGranularity(
         &self,
         granularity: *mut usize,
@@ -578,7 +558,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemCreate(
         &self,
         handle: *mut CUmemGenericAllocationHandle_v1,
@@ -602,7 +581,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemRelease(
         &self,
         handle: CUmemGenericAllocationHandle_v1,
@@ -623,7 +601,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
         &self,
         prop: *mut CUmemAllocationProp_v1,
@@ -647,7 +624,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemAddressReserve(
         &self,
         ptr: *mut CUdeviceptr_v2,
@@ -674,7 +650,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemAddressFree(&self, ptr: CUdeviceptr_v2, size: usize) -> Result<(), Error> {
         let Some(call) = self.table().cuMemAddressFree else {
             return Err(self.missing("cuMemAddressFree", 10020));
@@ -692,7 +667,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemMap(
         &self,
         ptr: CUdeviceptr_v2,
@@ -719,7 +693,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemUnmap(&self, ptr: CUdeviceptr_v2, size: usize) -> Result<(), Error> {
         let Some(call) = self.table().cuMemUnmap else {
             return Err(self.missing("cuMemUnmap", 10020));
@@ -737,7 +710,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemSetAccess(
         &self,
         ptr: CUdeviceptr_v2,
@@ -761,7 +733,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemGetAccess(
         &self,
         flags: *mut c_ulonglong,
@@ -784,7 +755,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemExportToShareableHandle(
         &self,
         shareableHandle: *mut c_void,
@@ -810,7 +780,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemImportFromShareableHandle(
         &self,
         handle: *mut CUmemGenericAllocationHandle_v1,
@@ -835,7 +804,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemRetainAllocationHandle(
         &self,
         handle: *mut CUmemGenericAllocationHandle_v1,
@@ -857,7 +825,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemMapArrayAsync(
         &self,
         mapInfoList: *mut CUarrayMapInfo_v1,
@@ -905,7 +872,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemGetHandleForAddressRange(
         &self,
         handle: *mut c_void,
@@ -932,7 +898,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuPointerGetAttribute(
         &self,
         data: *mut c_void,
@@ -957,7 +922,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuPointerGetAttributes(
         &self,
         numAttributes: c_uint,
@@ -983,7 +947,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuPointerSetAttribute(
         &self,
         value: *const c_void,
@@ -1026,7 +989,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastCreate(
         &self,
         mcHandle: *mut CUmemGenericAllocationHandle,
@@ -1048,7 +1010,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastAddDevice(
         &self,
         mcHandle: CUmemGenericAllocationHandle,
@@ -1070,7 +1031,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastBindMem(
         &self,
         mcHandle: CUmemGenericAllocationHandle,
@@ -1098,7 +1058,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastBindAddr(
         &self,
         mcHandle: CUmemGenericAllocationHandle,
@@ -1125,7 +1084,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastUnbind(
         &self,
         mcHandle: CUmemGenericAllocationHandle,
@@ -1151,7 +1109,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMulticastGetGranularity(
         &self,
         granularity: *mut usize,
@@ -1329,7 +1286,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemcpy(
         &self,
         dst: CUdeviceptr_v2,
@@ -1352,7 +1308,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemcpyAsync(
         &self,
         dst: CUdeviceptr_v2,
@@ -1378,7 +1333,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemcpyPeer(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1405,7 +1359,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemcpyPeerAsync(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1435,7 +1388,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemcpyBatchAsync(
         &self,
         dsts: *mut CUdeviceptr_v2,
@@ -1491,7 +1443,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemsetD8Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1540,7 +1491,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemsetD16Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1589,7 +1539,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemsetD32Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1677,7 +1626,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemHostAlloc(
         &self,
         pp: *mut *mut c_void,
@@ -1700,7 +1648,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemFreeHost(&self, p: *mut c_void) -> Result<(), Error> {
         let Some(call) = self.table().cuMemFreeHost else {
             return Err(self.missing("cuMemFreeHost", 2000));
@@ -1741,7 +1688,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemHostUnregister(&self, p: *mut c_void) -> Result<(), Error> {
         let Some(call) = self.table().cuMemHostUnregister else {
             return Err(self.missing("cuMemHostUnregister", 4000));
@@ -1784,7 +1730,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamCreate(
         &self,
         phStream: *mut CUstream,
@@ -1806,7 +1751,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamCreateWithPriority(
         &self,
         phStream: *mut CUstream,
@@ -1849,7 +1793,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamSynchronize(&self, hStream: CUstream) -> Result<(), Error> {
         let Some(call) = self.table().cuStreamSynchronize else {
             return Err(self.missing("cuStreamSynchronize", 2000));
@@ -1867,7 +1810,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamQuery(&self, hStream: CUstream) -> Result<(), Error> {
         let Some(call) = self.table().cuStreamQuery else {
             return Err(self.missing("cuStreamQuery", 2000));
@@ -1885,7 +1827,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamWaitEvent(
         &self,
         hStream: CUstream,
@@ -1908,7 +1849,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamGetCtx(
         &self,
         hStream: CUstream,
@@ -1930,7 +1870,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamGetFlags(
         &self,
         hStream: CUstream,
@@ -1952,7 +1891,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamGetPriority(
         &self,
         hStream: CUstream,
@@ -1996,7 +1934,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamEndCapture(
         &self,
         hStream: CUstream,
@@ -2018,7 +1955,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamIsCapturing(
         &self,
         hStream: CUstream,
@@ -2042,7 +1978,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuStreamGetCaptureInfo(
         &self,
         hStream: CUstream,
@@ -2067,7 +2002,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuThreadExchangeStreamCaptureMode(
         &self,
         mode: *mut CUstreamCaptureMode,
@@ -2088,7 +2022,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuGraphDestroy(&self, hGraph: CUgraph) -> Result<(), Error> {
         let Some(call) = self.table().cuGraphDestroy else {
             return Err(self.missing("cuGraphDestroy", 10000));
@@ -2106,7 +2039,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuLaunchHostFunc(
         &self,
         hStream: CUstream,
@@ -2129,7 +2061,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuEventCreate(&self, phEvent: *mut CUevent, Flags: c_uint) -> Result<(), Error> {
         let Some(call) = self.table().cuEventCreate else {
             return Err(self.missing("cuEventCreate", 2000));
@@ -2165,7 +2096,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuEventRecord(&self, hEvent: CUevent, hStream: CUstream) -> Result<(), Error> {
         let Some(call) = self.table().cuEventRecord else {
             return Err(self.missing("cuEventRecord", 2000));
@@ -2183,7 +2113,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuEventSynchronize(&self, hEvent: CUevent) -> Result<(), Error> {
         let Some(call) = self.table().cuEventSynchronize else {
             return Err(self.missing("cuEventSynchronize", 2000));
@@ -2201,7 +2130,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuEventQuery(&self, hEvent: CUevent) -> Result<(), Error> {
         let Some(call) = self.table().cuEventQuery else {
             return Err(self.missing("cuEventQuery", 2000));
@@ -2219,7 +2147,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuEventElapsedTime(
         &self,
         pMilliseconds: *mut f32,
@@ -2244,7 +2171,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuIpcGetEventHandle(
         &self,
         pHandle: *mut CUipcEventHandle_v1,
@@ -2266,7 +2192,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuIpcOpenEventHandle(
         &self,
         phEvent: *mut CUevent,
@@ -2288,7 +2213,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolCreate(
         &self,
         pool: *mut CUmemoryPool,
@@ -2310,7 +2234,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolDestroy(&self, pool: CUmemoryPool) -> Result<(), Error> {
         let Some(call) = self.table().cuMemPoolDestroy else {
             return Err(self.missing("cuMemPoolDestroy", 11020));
@@ -2328,7 +2251,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolSetAttribute(
         &self,
         pool: CUmemoryPool,
@@ -2351,7 +2273,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolGetAttribute(
         &self,
         pool: CUmemoryPool,
@@ -2374,7 +2295,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolSetAccess(
         &self,
         pool: CUmemoryPool,
@@ -2397,7 +2317,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolGetAccess(
         &self,
         flags: *mut CUmemAccess_flags,
@@ -2422,7 +2341,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolTrimTo(
         &self,
         pool: CUmemoryPool,
@@ -2444,7 +2362,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolExportToShareableHandle(
         &self,
         handle_out: *mut c_void,
@@ -2470,7 +2387,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolImportFromShareableHandle(
         &self,
         pool_out: *mut CUmemoryPool,
@@ -2496,7 +2412,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolExportPointer(
         &self,
         shareData_out: *mut CUmemPoolPtrExportData_v1,
@@ -2520,7 +2435,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemPoolImportPointer(
         &self,
         ptr_out: *mut CUdeviceptr_v2,
@@ -2545,7 +2459,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetDefaultMemPool(
         &self,
         pool_out: *mut CUmemoryPool,
@@ -2567,7 +2480,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetMemPool(
         &self,
         pool: *mut CUmemoryPool,
@@ -2589,7 +2501,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceSetMemPool(
         &self,
         dev: CUdevice_v1,
@@ -2611,7 +2522,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemAllocAsync(
         &self,
         dptr: *mut CUdeviceptr_v2,
@@ -2634,7 +2544,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemAllocFromPoolAsync(
         &self,
         dptr: *mut CUdeviceptr_v2,
@@ -2660,7 +2569,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuMemFreeAsync(
         &self,
         dptr: CUdeviceptr_v2,
@@ -2682,7 +2590,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuIpcGetMemHandle(
         &self,
         pHandle: *mut CUipcMemHandle_v1,
@@ -2727,7 +2634,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuIpcCloseMemHandle(&self, dptr: CUdeviceptr_v2) -> Result<(), Error> {
         let Some(call) = self.table().cuIpcCloseMemHandle else {
             return Err(self.missing("cuIpcCloseMemHandle", 4010));
@@ -2745,7 +2651,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceCanAccessPeer(
         &self,
         canAccessPeer: *mut c_int,
@@ -2770,7 +2675,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuDeviceGetP2PAttribute(
         &self,
         value: *mut c_int,
@@ -2796,7 +2700,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxEnablePeerAccess(
         &self,
         peerContext: CUcontext,
@@ -2818,7 +2721,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuCtxDisablePeerAccess(&self, peerContext: CUcontext) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxDisablePeerAccess else {
             return Err(self.missing("cuCtxDisablePeerAccess", 4000));
@@ -2836,7 +2738,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuModuleLoadData(
         &self,
         module: *mut CUmodule,
@@ -2858,7 +2759,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuModuleLoadDataEx(
         &self,
         module: *mut CUmodule,
@@ -2885,7 +2785,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuModuleUnload(&self, hmod: CUmodule) -> Result<(), Error> {
         let Some(call) = self.table().cuModuleUnload else {
             return Err(self.missing("cuModuleUnload", 2000));
@@ -2903,7 +2802,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuModuleGetFunction(
         &self,
         hfunc: *mut CUfunction,
@@ -2926,7 +2824,6 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
-
     pub unsafe fn cuLaunchKernel(
         &self,
         f: CUfunction,

@@ -4,6 +4,9 @@ use core::ffi::c_int;
 
 use crate::types::{CUmemLocation, CUmemLocation_st__bindgen_ty_1, CUmemLocationType};
 
+// `cargo xtask abi-check` compares this with C, where the member has no union's name.
+const _: () = assert!(core::mem::offset_of!(CUmemLocation, __bindgen_anon_1) == 4);
+
 impl CUmemLocation {
     /// A location of this type, with the number of the device or the NUMA node.
     pub const fn new(type_: CUmemLocationType, id: c_int) -> Self {

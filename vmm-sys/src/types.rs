@@ -64,12 +64,25 @@ pub type CUmemoryPool = *mut CUmemPoolHandle_st;
 pub struct CUuuid_st {
     pub bytes: [::core::ffi::c_char; 16usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUuuid_st"][::core::mem::size_of::<CUuuid_st>() - 16usize];
+    ["Alignment of CUuuid_st"][::core::mem::align_of::<CUuuid_st>() - 1usize];
+    ["Offset of field: CUuuid_st::bytes"][::core::mem::offset_of!(CUuuid_st, bytes) - 0usize];
+};
 pub type CUuuid = CUuuid_st;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct CUmemFabricHandle_st {
     pub data: [::core::ffi::c_uchar; 64usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemFabricHandle_st"][::core::mem::size_of::<CUmemFabricHandle_st>() - 64usize];
+    ["Alignment of CUmemFabricHandle_st"][::core::mem::align_of::<CUmemFabricHandle_st>() - 1usize];
+    ["Offset of field: CUmemFabricHandle_st::data"]
+        [::core::mem::offset_of!(CUmemFabricHandle_st, data) - 0usize];
+};
 impl Default for CUmemFabricHandle_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -86,6 +99,13 @@ pub type CUmemFabricHandle = CUmemFabricHandle_v1;
 pub struct CUipcEventHandle_st {
     pub reserved: [::core::ffi::c_char; 64usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUipcEventHandle_st"][::core::mem::size_of::<CUipcEventHandle_st>() - 64usize];
+    ["Alignment of CUipcEventHandle_st"][::core::mem::align_of::<CUipcEventHandle_st>() - 1usize];
+    ["Offset of field: CUipcEventHandle_st::reserved"]
+        [::core::mem::offset_of!(CUipcEventHandle_st, reserved) - 0usize];
+};
 impl Default for CUipcEventHandle_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -102,6 +122,13 @@ pub type CUipcEventHandle = CUipcEventHandle_v1;
 pub struct CUipcMemHandle_st {
     pub reserved: [::core::ffi::c_char; 64usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUipcMemHandle_st"][::core::mem::size_of::<CUipcMemHandle_st>() - 64usize];
+    ["Alignment of CUipcMemHandle_st"][::core::mem::align_of::<CUipcMemHandle_st>() - 1usize];
+    ["Offset of field: CUipcMemHandle_st::reserved"]
+        [::core::mem::offset_of!(CUipcMemHandle_st, reserved) - 0usize];
+};
 impl Default for CUipcMemHandle_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -889,6 +916,17 @@ pub union CUarrayMapInfo_st__bindgen_ty_1 {
     pub mipmap: CUmipmappedArray,
     pub array: CUarray,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st__bindgen_ty_1"]
+        [::core::mem::size_of::<CUarrayMapInfo_st__bindgen_ty_1>() - 8usize];
+    ["Alignment of CUarrayMapInfo_st__bindgen_ty_1"]
+        [::core::mem::align_of::<CUarrayMapInfo_st__bindgen_ty_1>() - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_1::mipmap"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_1, mipmap) - 0usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_1::array"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_1, array) - 0usize];
+};
 impl Default for CUarrayMapInfo_st__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -921,6 +959,35 @@ pub struct CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1 {
     pub extentHeight: ::core::ffi::c_uint,
     pub extentDepth: ::core::ffi::c_uint,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1"]
+        [::core::mem::size_of::<CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1>() - 32usize];
+    ["Alignment of CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1"]
+        [::core::mem::align_of::<CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1>() - 4usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::level"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1, level) - 0usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::layer"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1, layer) - 4usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::offsetX"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1, offsetX) - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::offsetY"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1, offsetY) - 12usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::offsetZ"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1, offsetZ) - 16usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::extentWidth"][::core::mem::offset_of!(
+        CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1,
+        extentWidth
+    ) - 20usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::extentHeight"][::core::mem::offset_of!(
+        CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1,
+        extentHeight
+    ) - 24usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1::extentDepth"][::core::mem::offset_of!(
+        CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1,
+        extentDepth
+    ) - 28usize];
+};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2 {
@@ -928,6 +995,30 @@ pub struct CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2 {
     pub offset: ::core::ffi::c_ulonglong,
     pub size: ::core::ffi::c_ulonglong,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2"]
+        [::core::mem::size_of::<CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2>() - 24usize];
+    ["Alignment of CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2"]
+        [::core::mem::align_of::<CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2>() - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2::layer"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2, layer) - 0usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2::offset"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2, offset) - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2::size"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2, size) - 16usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st__bindgen_ty_2"]
+        [::core::mem::size_of::<CUarrayMapInfo_st__bindgen_ty_2>() - 32usize];
+    ["Alignment of CUarrayMapInfo_st__bindgen_ty_2"]
+        [::core::mem::align_of::<CUarrayMapInfo_st__bindgen_ty_2>() - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2::sparseLevel"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2, sparseLevel) - 0usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_2::miptail"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_2, miptail) - 0usize];
+};
 impl Default for CUarrayMapInfo_st__bindgen_ty_2 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -947,6 +1038,15 @@ impl ::core::fmt::Debug for CUarrayMapInfo_st__bindgen_ty_2 {
 pub union CUarrayMapInfo_st__bindgen_ty_3 {
     pub memHandle: CUmemGenericAllocationHandle,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st__bindgen_ty_3"]
+        [::core::mem::size_of::<CUarrayMapInfo_st__bindgen_ty_3>() - 8usize];
+    ["Alignment of CUarrayMapInfo_st__bindgen_ty_3"]
+        [::core::mem::align_of::<CUarrayMapInfo_st__bindgen_ty_3>() - 8usize];
+    ["Offset of field: CUarrayMapInfo_st__bindgen_ty_3::memHandle"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st__bindgen_ty_3, memHandle) - 0usize];
+};
 impl Default for CUarrayMapInfo_st__bindgen_ty_3 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -961,6 +1061,33 @@ impl ::core::fmt::Debug for CUarrayMapInfo_st__bindgen_ty_3 {
         write!(f, "CUarrayMapInfo_st__bindgen_ty_3 {{ union }}")
     }
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUarrayMapInfo_st"][::core::mem::size_of::<CUarrayMapInfo_st>() - 96usize];
+    ["Alignment of CUarrayMapInfo_st"][::core::mem::align_of::<CUarrayMapInfo_st>() - 8usize];
+    ["Offset of field: CUarrayMapInfo_st::resourceType"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, resourceType) - 0usize];
+    ["Offset of field: CUarrayMapInfo_st::resource"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, resource) - 8usize];
+    ["Offset of field: CUarrayMapInfo_st::subresourceType"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, subresourceType) - 16usize];
+    ["Offset of field: CUarrayMapInfo_st::subresource"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, subresource) - 24usize];
+    ["Offset of field: CUarrayMapInfo_st::memOperationType"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, memOperationType) - 56usize];
+    ["Offset of field: CUarrayMapInfo_st::memHandleType"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, memHandleType) - 60usize];
+    ["Offset of field: CUarrayMapInfo_st::memHandle"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, memHandle) - 64usize];
+    ["Offset of field: CUarrayMapInfo_st::offset"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, offset) - 72usize];
+    ["Offset of field: CUarrayMapInfo_st::deviceBitMask"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, deviceBitMask) - 80usize];
+    ["Offset of field: CUarrayMapInfo_st::flags"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, flags) - 84usize];
+    ["Offset of field: CUarrayMapInfo_st::reserved"]
+        [::core::mem::offset_of!(CUarrayMapInfo_st, reserved) - 88usize];
+};
 impl Default for CUarrayMapInfo_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1008,6 +1135,30 @@ pub struct CUmemLocation_st__bindgen_ty_1__bindgen_ty_1 {
     pub deviceId: ::core::ffi::c_uchar,
     pub localityDomainId: ::core::ffi::c_uchar,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemLocation_st__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::size_of::<CUmemLocation_st__bindgen_ty_1__bindgen_ty_1>() - 2usize];
+    ["Alignment of CUmemLocation_st__bindgen_ty_1__bindgen_ty_1"]
+        [::core::mem::align_of::<CUmemLocation_st__bindgen_ty_1__bindgen_ty_1>() - 1usize];
+    ["Offset of field: CUmemLocation_st__bindgen_ty_1__bindgen_ty_1::deviceId"]
+        [::core::mem::offset_of!(CUmemLocation_st__bindgen_ty_1__bindgen_ty_1, deviceId) - 0usize];
+    ["Offset of field: CUmemLocation_st__bindgen_ty_1__bindgen_ty_1::localityDomainId"][::core::mem::offset_of!(
+        CUmemLocation_st__bindgen_ty_1__bindgen_ty_1,
+        localityDomainId
+    ) - 1usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemLocation_st__bindgen_ty_1"]
+        [::core::mem::size_of::<CUmemLocation_st__bindgen_ty_1>() - 4usize];
+    ["Alignment of CUmemLocation_st__bindgen_ty_1"]
+        [::core::mem::align_of::<CUmemLocation_st__bindgen_ty_1>() - 4usize];
+    ["Offset of field: CUmemLocation_st__bindgen_ty_1::id"]
+        [::core::mem::offset_of!(CUmemLocation_st__bindgen_ty_1, id) - 0usize];
+    ["Offset of field: CUmemLocation_st__bindgen_ty_1::localized"]
+        [::core::mem::offset_of!(CUmemLocation_st__bindgen_ty_1, localized) - 0usize];
+};
 impl Default for CUmemLocation_st__bindgen_ty_1 {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1022,6 +1173,13 @@ impl ::core::fmt::Debug for CUmemLocation_st__bindgen_ty_1 {
         write!(f, "CUmemLocation_st__bindgen_ty_1 {{ union }}")
     }
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemLocation_st"][::core::mem::size_of::<CUmemLocation_st>() - 8usize];
+    ["Alignment of CUmemLocation_st"][::core::mem::align_of::<CUmemLocation_st>() - 4usize];
+    ["Offset of field: CUmemLocation_st::type_"]
+        [::core::mem::offset_of!(CUmemLocation_st, type_) - 0usize];
+};
 impl Default for CUmemLocation_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1069,6 +1227,39 @@ pub struct CUmemAllocationProp_st__bindgen_ty_1 {
     pub usage: ::core::ffi::c_ushort,
     pub reserved: [::core::ffi::c_uchar; 4usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemAllocationProp_st__bindgen_ty_1"]
+        [::core::mem::size_of::<CUmemAllocationProp_st__bindgen_ty_1>() - 8usize];
+    ["Alignment of CUmemAllocationProp_st__bindgen_ty_1"]
+        [::core::mem::align_of::<CUmemAllocationProp_st__bindgen_ty_1>() - 2usize];
+    ["Offset of field: CUmemAllocationProp_st__bindgen_ty_1::compressionType"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st__bindgen_ty_1, compressionType) - 0usize];
+    ["Offset of field: CUmemAllocationProp_st__bindgen_ty_1::gpuDirectRDMACapable"][::core::mem::offset_of!(
+        CUmemAllocationProp_st__bindgen_ty_1,
+        gpuDirectRDMACapable
+    ) - 1usize];
+    ["Offset of field: CUmemAllocationProp_st__bindgen_ty_1::usage"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st__bindgen_ty_1, usage) - 2usize];
+    ["Offset of field: CUmemAllocationProp_st__bindgen_ty_1::reserved"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st__bindgen_ty_1, reserved) - 4usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemAllocationProp_st"][::core::mem::size_of::<CUmemAllocationProp_st>() - 32usize];
+    ["Alignment of CUmemAllocationProp_st"]
+        [::core::mem::align_of::<CUmemAllocationProp_st>() - 8usize];
+    ["Offset of field: CUmemAllocationProp_st::type_"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st, type_) - 0usize];
+    ["Offset of field: CUmemAllocationProp_st::requestedHandleTypes"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st, requestedHandleTypes) - 4usize];
+    ["Offset of field: CUmemAllocationProp_st::location"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st, location) - 8usize];
+    ["Offset of field: CUmemAllocationProp_st::win32HandleMetaData"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st, win32HandleMetaData) - 16usize];
+    ["Offset of field: CUmemAllocationProp_st::allocFlags"]
+        [::core::mem::offset_of!(CUmemAllocationProp_st, allocFlags) - 24usize];
+};
 impl Default for CUmemAllocationProp_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1111,6 +1302,21 @@ pub struct CUmulticastObjectProp_st {
     pub handleTypes: ::core::ffi::c_ulonglong,
     pub flags: ::core::ffi::c_ulonglong,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmulticastObjectProp_st"]
+        [::core::mem::size_of::<CUmulticastObjectProp_st>() - 32usize];
+    ["Alignment of CUmulticastObjectProp_st"]
+        [::core::mem::align_of::<CUmulticastObjectProp_st>() - 8usize];
+    ["Offset of field: CUmulticastObjectProp_st::numDevices"]
+        [::core::mem::offset_of!(CUmulticastObjectProp_st, numDevices) - 0usize];
+    ["Offset of field: CUmulticastObjectProp_st::size"]
+        [::core::mem::offset_of!(CUmulticastObjectProp_st, size) - 8usize];
+    ["Offset of field: CUmulticastObjectProp_st::handleTypes"]
+        [::core::mem::offset_of!(CUmulticastObjectProp_st, handleTypes) - 16usize];
+    ["Offset of field: CUmulticastObjectProp_st::flags"]
+        [::core::mem::offset_of!(CUmulticastObjectProp_st, flags) - 24usize];
+};
 pub type CUmulticastObjectProp_v1 = CUmulticastObjectProp_st;
 pub type CUmulticastObjectProp = CUmulticastObjectProp_v1;
 #[repr(C)]
@@ -1119,6 +1325,15 @@ pub struct CUmemAccessDesc_st {
     pub location: CUmemLocation,
     pub flags: CUmemAccess_flags,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemAccessDesc_st"][::core::mem::size_of::<CUmemAccessDesc_st>() - 12usize];
+    ["Alignment of CUmemAccessDesc_st"][::core::mem::align_of::<CUmemAccessDesc_st>() - 4usize];
+    ["Offset of field: CUmemAccessDesc_st::location"]
+        [::core::mem::offset_of!(CUmemAccessDesc_st, location) - 0usize];
+    ["Offset of field: CUmemAccessDesc_st::flags"]
+        [::core::mem::offset_of!(CUmemAccessDesc_st, flags) - 8usize];
+};
 impl Default for CUmemAccessDesc_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1185,6 +1400,27 @@ pub struct CUmemPoolProps_st {
     pub gpuDirectRDMACapable: ::core::ffi::c_uchar,
     pub reserved: [::core::ffi::c_uchar; 53usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemPoolProps_st"][::core::mem::size_of::<CUmemPoolProps_st>() - 88usize];
+    ["Alignment of CUmemPoolProps_st"][::core::mem::align_of::<CUmemPoolProps_st>() - 8usize];
+    ["Offset of field: CUmemPoolProps_st::allocType"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, allocType) - 0usize];
+    ["Offset of field: CUmemPoolProps_st::handleTypes"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, handleTypes) - 4usize];
+    ["Offset of field: CUmemPoolProps_st::location"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, location) - 8usize];
+    ["Offset of field: CUmemPoolProps_st::win32SecurityAttributes"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, win32SecurityAttributes) - 16usize];
+    ["Offset of field: CUmemPoolProps_st::maxSize"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, maxSize) - 24usize];
+    ["Offset of field: CUmemPoolProps_st::usage"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, usage) - 32usize];
+    ["Offset of field: CUmemPoolProps_st::gpuDirectRDMACapable"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, gpuDirectRDMACapable) - 34usize];
+    ["Offset of field: CUmemPoolProps_st::reserved"]
+        [::core::mem::offset_of!(CUmemPoolProps_st, reserved) - 35usize];
+};
 impl Default for CUmemPoolProps_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1216,6 +1452,15 @@ pub type CUmemPoolProps = CUmemPoolProps_v1;
 pub struct CUmemPoolPtrExportData_st {
     pub reserved: [::core::ffi::c_uchar; 64usize],
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemPoolPtrExportData_st"]
+        [::core::mem::size_of::<CUmemPoolPtrExportData_st>() - 64usize];
+    ["Alignment of CUmemPoolPtrExportData_st"]
+        [::core::mem::align_of::<CUmemPoolPtrExportData_st>() - 1usize];
+    ["Offset of field: CUmemPoolPtrExportData_st::reserved"]
+        [::core::mem::offset_of!(CUmemPoolPtrExportData_st, reserved) - 0usize];
+};
 impl Default for CUmemPoolPtrExportData_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1251,6 +1496,20 @@ pub struct CUmemcpyAttributes_st {
     pub dstLocHint: CUmemLocation,
     pub flags: ::core::ffi::c_uint,
 }
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUmemcpyAttributes_st"][::core::mem::size_of::<CUmemcpyAttributes_st>() - 24usize];
+    ["Alignment of CUmemcpyAttributes_st"]
+        [::core::mem::align_of::<CUmemcpyAttributes_st>() - 4usize];
+    ["Offset of field: CUmemcpyAttributes_st::srcAccessOrder"]
+        [::core::mem::offset_of!(CUmemcpyAttributes_st, srcAccessOrder) - 0usize];
+    ["Offset of field: CUmemcpyAttributes_st::srcLocHint"]
+        [::core::mem::offset_of!(CUmemcpyAttributes_st, srcLocHint) - 4usize];
+    ["Offset of field: CUmemcpyAttributes_st::dstLocHint"]
+        [::core::mem::offset_of!(CUmemcpyAttributes_st, dstLocHint) - 12usize];
+    ["Offset of field: CUmemcpyAttributes_st::flags"]
+        [::core::mem::offset_of!(CUmemcpyAttributes_st, flags) - 20usize];
+};
 impl Default for CUmemcpyAttributes_st {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
