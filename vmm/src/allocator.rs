@@ -268,7 +268,7 @@ impl AllocatorBuilder {
         self.check_device()?;
         let prop = self.prop();
         let granularity = self.device.granularity_of(&prop, self.recommended)?;
-        if self.hint as usize % granularity != 0 {
+        if !(self.hint as usize).is_multiple_of(granularity) {
             let reason = format!("the address hint is not a multiple of {granularity} bytes");
             return Err(self.refuse(ErrorKind::InvalidArgument, reason));
         }

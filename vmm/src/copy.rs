@@ -177,7 +177,7 @@ impl Buffer {
     }
 
     fn check_aligned<T>(&self, offset: usize) -> Result<()> {
-        if offset % align_of::<T>() == 0 {
+        if offset.is_multiple_of(align_of::<T>()) {
             return Ok(());
         }
         Err(Error::invalid(

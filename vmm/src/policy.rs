@@ -84,7 +84,7 @@ impl ChunkPolicy {
     pub(crate) fn chunks(&self, bytes: usize, granularity: usize) -> Vec<usize> {
         let largest = (self.largest / granularity * granularity).max(granularity);
         let mut sizes = vec![largest; bytes / largest];
-        if bytes % largest != 0 {
+        if !bytes.is_multiple_of(largest) {
             sizes.push(bytes % largest);
         }
         sizes

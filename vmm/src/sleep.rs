@@ -50,7 +50,7 @@ pub struct Progress {
 /// Why a buffer did not fall asleep or wake up, and the buffer as it was.
 pub struct SleepError<T> {
     /// The buffer, with everything it had.
-    pub buffer: T,
+    pub buffer: Box<T>,
     /// What went wrong.
     pub error: Error,
 }
@@ -76,7 +76,7 @@ impl Buffer {
         match self.blueprints() {
             Ok(blueprints) => self.lie_down(blueprints, None),
             Err(error) => Err(SleepError {
-                buffer: self,
+                buffer: Box::new(self),
                 error,
             }),
         }
@@ -99,7 +99,7 @@ impl Buffer {
         match ready {
             Ok((blueprints, contents)) => self.lie_down(blueprints, Some(contents)),
             Err(error) => Err(SleepError {
-                buffer: self,
+                buffer: Box::new(self),
                 error,
             }),
         }
@@ -162,7 +162,7 @@ impl Buffer {
         if let Some(error) = chain::wait(&mappings).into_iter().next() {
             self.tail = Link::append(None, mappings);
             return Err(SleepError {
-                buffer: self,
+                buffer: Box::new(self),
                 error,
             });
         }
@@ -171,7 +171,7 @@ impl Buffer {
             Err((error, mappings)) => {
                 self.tail = Link::append(None, mappings);
                 return Err(SleepError {
-                    buffer: self,
+                    buffer: Box::new(self),
                     error,
                 });
             }
@@ -249,7 +249,7 @@ impl SleepingBuffer {
             Ok(mappings) => mappings,
             Err(error) => {
                 return Err(SleepError {
-                    buffer: self,
+                    buffer: Box::new(self),
                     error,
                 });
             }
@@ -275,7 +275,7 @@ impl SleepingBuffer {
                 }
             }
             return Err(SleepError {
-                buffer: self,
+                buffer: Box::new(self),
                 error,
             });
         }
