@@ -13,6 +13,7 @@ pub struct Case {
     pub(crate) run: fn(&Context) -> Result<(), Failure>,
     pub(crate) emulator_only: bool,
     pub(crate) devices: usize,
+    pub(crate) misuses: bool,
     pub(crate) timeout: Duration,
 }
 
@@ -25,6 +26,7 @@ impl Case {
             run,
             emulator_only: false,
             devices: 1,
+            misuses: false,
             timeout: Duration::from_secs(60),
         }
     }
@@ -40,6 +42,13 @@ impl Case {
     /// it is not listed, and the runner says how many are not.
     pub const fn devices(mut self, devices: usize) -> Case {
         self.devices = devices;
+        self
+    }
+
+    /// The case does on purpose what the emulator counts as misuse of the driver. Any other case
+    /// that does has failed.
+    pub const fn misuses(mut self) -> Case {
+        self.misuses = true;
         self
     }
 

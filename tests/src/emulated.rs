@@ -2,71 +2,60 @@
 
 use std::time::Duration;
 
+pub use vmm_emulator::{Call, Calls, Failure as Failing, Misuse, Snapshot as Live};
+use vmm_emulator::{Code, Emulator};
 use vmm_sys::CUresult;
 
 use crate::Failure;
 
 /// What is alive in the emulated driver of this process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Live {
-    /// Address reservations.
-    pub reservations: usize,
-}
-
-/// What is alive now.
 pub fn live() -> Live {
-    Live::default()
+    Emulator::current().snapshot()
 }
 
-/// Which calls a failure counts.
-pub enum Calls<'a> {
-    /// Those of one function.
-    Of(&'a str),
-    /// Those of any function from this thread.
-    AnyHere,
+/// What was done wrong since the process began.
+pub fn misuse() -> Misuse {
+    Emulator::current().misuse()
 }
 
-/// A failure that lasts until it is dropped.
-pub struct Failing;
-
-impl Failing {
-    /// How many calls it has refused.
-    pub fn fired(&self) -> u64 {
-        0
-    }
+/// The `nth` of these calls from now on, counted from 1, answers `code` and does nothing.
+pub fn fail(calls: Calls<'_>, nth: u64, code: CUresult) -> Failing {
+    Emulator::current().fail_nth(calls, nth, Code(code.0.cast_signed()))
 }
 
-/// Refuses the `nth` call from now on, counted from 1.
-pub fn fail(_calls: Calls<'_>, _nth: u64, _code: CUresult) -> Failing {
-    Failing
-}
-
-/// Refuses every call from now on.
-pub fn fail_all(_calls: Calls<'_>, _code: CUresult) -> Failing {
-    Failing
-}
-
-/// A call in a trace.
-#[derive(Debug)]
-pub struct Call {
-    /// The C name.
-    pub function: &'static str,
-    /// Whether the answer was success.
-    pub succeeded: bool,
+/// Each of these calls from now on answers `code` and does nothing.
+pub fn fail_all(calls: Calls<'_>, code: CUresult) -> Failing {
+    Emulator::current().fail_from(calls, 1, Code(code.0.cast_signed()))
 }
 
 /// Begins to write down every call.
-pub fn start_trace() {}
-
-/// The calls since then.
-pub fn take_trace() -> Vec<Call> {
-    Vec::new()
+pub fn start_trace() {
+    Emulator::current().start_trace();
 }
 
-/// How long a function takes, or the work that it puts on a stream.
-pub fn set_latency(_function: &str, _latency: Duration) {}
+/// The calls since then, those that only ask for texts or versions left out.
+pub fn take_trace() -> Vec<Call> {
+    Emulator::current().take_trace()
+}
 
-/// Installs the emulator with this many devices and gives its table.
-pub(crate) fn load(_devices: usize) -> Result<vmm_sys::Driver, Failure> {
-    Err(Failure::new("the emulator is not there yet"))
+/// How long a function takes, or for one that queues work on a stream, that work.
+pub fn set_latency(function: &str, latency: Duration) {
+    Emulator::current().latency(function, latency);
+}
+
+/// The table of the emulator, which has this many devices, or is as `VMM_EMULATOR_*` variables
+/// say where there are any.
+pub(crate) fn load(devices: usize) -> Result<vmm_sys::Driver, Failure> {
+    let configured = std::env::vars_os().any(|(name, _)| {
+        name.to_str()
+            .is_some_and(|name| name.starts_with("VMM_EMULATOR_"))
+    });
+    if !configured {
+        match vmm_emulator::Config::new().devices(devices).install() {
+            // The case has configured it, or loads the driver a second time.
+            Ok(_) | Err(vmm_emulator::InstallError::InUse) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(vmm_emulator::driver()?)
 }

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::context::wait_for;
 use crate::driver::{self, Choice};
+use crate::emulated::{self, Misuse};
 use crate::{Case, Context, Failure, peer, selftest};
 
 /// Runs the suite as the arguments say; the whole of `main`.
@@ -111,7 +112,16 @@ fn run_case(arguments: Vec<String>) -> Result<(), Failure> {
         .into_iter()
         .find(|case| case.name() == name)
         .ok_or_else(|| Failure::new(format!("no case is named `{name}`")))?;
+    let on_emulator = choice == Choice::Emulator;
     (case.run)(&Context::for_case(choice, &case))?;
+    let misuse = if on_emulator {
+        emulated::misuse()
+    } else {
+        Misuse::default()
+    };
+    if misuse != Misuse::default() && !case.misuses {
+        return Err(Failure::new(format!("the driver was misused: {misuse}")));
+    }
     println!("{PASSED}");
     Ok(())
 }

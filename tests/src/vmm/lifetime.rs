@@ -63,7 +63,12 @@ fn invariant_01_a_reservation_is_freed_once_and_after_its_mappings(
         .into_iter()
         .filter(|call| ["cuMemUnmap", "cuMemAddressFree"].contains(&call.function))
         .collect();
-    assert!(calls.iter().all(|call| call.succeeded), "{calls:?}");
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.code == vmm_emulator::Code::SUCCESS),
+        "{calls:?}"
+    );
     let names: Vec<&str> = calls.iter().map(|call| call.function).collect();
     assert_eq!(
         names
@@ -160,7 +165,12 @@ fn invariant_02_an_allocation_is_released_once(context: &Context) -> Result<(), 
         .filter(|call| call.function == "cuMemRelease")
         .collect();
     assert_eq!(released.len(), 3, "{released:?}");
-    assert!(released.iter().all(|call| call.succeeded), "{released:?}");
+    assert!(
+        released
+            .iter()
+            .all(|call| call.code == vmm_emulator::Code::SUCCESS),
+        "{released:?}"
+    );
     Ok(())
 }
 
@@ -169,13 +179,13 @@ fn invariant_11_close_returns_what_could_not_be_released(context: &Context) -> R
     let hook = count_hook(context)?;
     for function in ["cuMemUnmap", "cuMemRelease", "cuMemAddressFree"] {
         let buffer = allocator.allocate(granularity)?;
-        let failing = emulated::fail(Calls::Of(function), 1, CUresult::CUDA_ERROR_UNKNOWN);
+        let failing = emulated::fail_all(Calls::Of(function), CUresult::CUDA_ERROR_UNKNOWN);
         let Err(error) = buffer.close() else {
             return Err(Failure::new(format!(
                 "{function} failed and nobody said so"
             )));
         };
-        assert_eq!(failing.fired(), 1);
+        assert!(failing.fired() > 0);
         assert!(error.to_string().contains(function), "{error}");
         assert_eq!(error.errors()[0].code(), Some(CUresult::CUDA_ERROR_UNKNOWN));
     }
@@ -194,9 +204,9 @@ fn invariant_11_a_failing_drop_tells_the_hook_and_does_not_panic(
         .enumerate()
     {
         let buffer = allocator.allocate(granularity)?;
-        let failing = emulated::fail(Calls::Of(function), 1, CUresult::CUDA_ERROR_UNKNOWN);
+        let failing = emulated::fail_all(Calls::Of(function), CUresult::CUDA_ERROR_UNKNOWN);
         drop(buffer);
-        assert_eq!(failing.fired(), 1);
+        assert!(failing.fired() > 0);
         assert!(hook.load(Ordering::Relaxed) > number, "{function}");
     }
     let told = hook.load(Ordering::Relaxed);
@@ -215,7 +225,7 @@ fn invariant_11_a_panicking_hook_does_not_leave_the_drop(context: &Context) -> R
     let (allocator, granularity) = exact(context)?;
     context.driver()?.on_release_error(|_| panic!("on purpose"));
     let buffer = allocator.allocate(granularity)?;
-    let _failing = emulated::fail(Calls::Of("cuMemUnmap"), 1, CUresult::CUDA_ERROR_UNKNOWN);
+    let _failing = emulated::fail_all(Calls::Of("cuMemUnmap"), CUresult::CUDA_ERROR_UNKNOWN);
     drop(buffer);
     Ok(())
 }
