@@ -53,7 +53,7 @@ impl Listener {
                     reason,
                 )
             })?;
-        let listener = Self::bind(&folder.join("socket"), PeerPolicy::SameUser);
+        let listener = Self::bind(folder.join("socket"), PeerPolicy::SameUser);
         match listener {
             Ok(mut listener) => {
                 listener.folder = Some(folder);

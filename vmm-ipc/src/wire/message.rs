@@ -67,7 +67,8 @@ impl Refusal {
 
     /// With `text` cut to what fits.
     pub fn new(reason: Reason, text: &str) -> Self {
-        let end = text.floor_char_boundary(Self::MAX_TEXT);
+        let most = text.len().min(Self::MAX_TEXT);
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         Refusal {
             reason,
             text: text.get(..end).unwrap_or_default().to_owned(),
