@@ -68,7 +68,10 @@ impl Refusal {
     /// With `text` cut to what fits.
     pub fn new(reason: Reason, text: &str) -> Self {
         let most = text.len().min(Self::MAX_TEXT);
-        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let end = (0..=most)
+            .rev()
+            .find(|&end| text.is_char_boundary(end))
+            .unwrap_or(0);
         Refusal {
             reason,
             text: text.get(..end).unwrap_or_default().to_owned(),
