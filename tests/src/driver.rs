@@ -54,6 +54,15 @@ pub(crate) fn load(choice: &Choice, devices: usize) -> Result<vmm_sys::Driver, F
     }
 }
 
+/// The driver that the environment chooses, initialised: the emulator where it says nothing.
+pub fn from_environment() -> Result<vmm::Driver, Failure> {
+    let choice = match std::env::var(VARIABLE) {
+        Ok(text) => Choice::parse(&text).map_err(Failure::new)?,
+        Err(_) => Choice::Emulator,
+    };
+    Ok(vmm::Driver::new(load(&choice, 1)?)?)
+}
+
 /// The driver and its devices in words, one line each, and the number of devices. A driver without
 /// a device is a failure.
 pub(crate) fn probe(choice: &Choice) -> Result<(String, usize), Failure> {

@@ -1,0 +1,163 @@
+//! The crate's side of the benchmark: the same rounds as the C baselines in `tests/baseline`.
+//!
+//! One line on standard input, `share CHUNKS SIZE`, is one round, answered by one line of JSON with
+//! microseconds. The importers are processes of their own and stay for all rounds.
+
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use vmm::{Allocator, ChunkPolicy, Driver, HandleTypes};
+use vmm_ipc::wire::Message;
+use vmm_ipc::{Channel, Exporter, ImportOptions, Imported, Listener};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+const GROW: usize = 2 << 20;
+
+fn main() -> Result {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [word, path] if word == "importer" => importer(path),
+        _ => exporter(),
+    }
+}
+
+fn importer(path: &str) -> Result {
+    let driver = vmm_tests::driver::from_environment().map_err(|failure| failure.to_string())?;
+    let mut channel = Channel::connect(path)?;
+    channel.set_timeout(Duration::from_secs(600));
+    let mut imported: Option<Imported> = None;
+    // Ready.
+    channel.send(&Message::Retired { id: vmm_ipc::wire::BufferId([0; 16]) }, &[])?;
+    loop {
+        let received = match channel.receive() {
+            Ok(received) => received,
+            Err(error) if error.kind() == vmm_ipc::ErrorKind::Hangup => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        match received.message {
+            Message::Offer(descriptor) => {
+                let options = ImportOptions::read_write();
+                imported = Some(options.receive_offered(&driver, &mut channel, descriptor)?);
+            }
+            Message::Update(update) => {
+                let imported = imported.as_mut().ok_or("an update came first")?;
+                imported.receive_offered_update(&mut channel, &update)?;
+            }
+            Message::Retired { id } => {
+                if let Some(imported) = imported.take() {
+                    imported.into_buffer().close()?;
+                }
+                channel.send(&Message::Retired { id }, &[])?;
+            }
+            other => return Err(format!("{:?} came", other.kind()).into()),
+        }
+    }
+}
+
+fn exporter() -> Result {
+    let listener = Listener::new()?;
+    let driver = vmm_tests::driver::from_environment().map_err(|failure| failure.to_string())?;
+    let mut importers = [Importer::start(&listener)?, Importer::start(&listener)?];
+    let device = driver.device(0)?;
+    let exporter = Exporter::new(&device)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["share", chunks, size] = words.as_slice() else {
+            return Err("expected: share CHUNKS SIZE".into());
+        };
+        let json = round(&driver, &exporter, &mut importers, chunks.parse()?, size.parse()?)?;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{json}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn round(
+    driver: &Driver,
+    exporter: &Exporter,
+    [a, b]: &mut [Importer; 2],
+    chunks: usize,
+    size: usize,
+) -> Result<String> {
+    let allocator = Allocator::builder(&driver.device(0)?)
+        .handle_types(HandleTypes::POSIX_FD)
+        .chunk_policy(ChunkPolicy::exact().largest(size))
+        .build()?;
+    let buffer = allocator.allocate_with_capacity(chunks * size, chunks * size + GROW)?;
+    if buffer.chunk_count() != chunks {
+        return Err(format!("{} chunks instead of {chunks}", buffer.chunk_count()).into());
+    }
+
+    let start = Instant::now();
+    let mut export = exporter.share(&buffer, &mut a.channel)?;
+    let first = start.elapsed();
+
+    let start = Instant::now();
+    export.send(&mut b.channel)?;
+    let second = start.elapsed();
+
+    let start = Instant::now();
+    let grown = buffer.grow(buffer.len() + GROW)?;
+    export.grow(&grown)?;
+    export.send_updates(&mut a.channel, 0)?;
+    let grow = start.elapsed();
+
+    let start = Instant::now();
+    a.drop_buffer(&export)?;
+    let importer_teardown = start.elapsed();
+    b.drop_buffer(&export)?;
+
+    let start = Instant::now();
+    drop(export);
+    drop(buffer);
+    grown.close()?;
+    let teardown = start.elapsed();
+
+    let us = |duration: Duration| duration.as_nanos() as f64 / 1e3;
+    Ok(format!(
+        "{{\"first\":{:.1},\"second\":{:.1},\"grow\":{:.1},\"importer_teardown\":{:.1},\"teardown\":{:.1}}}",
+        us(first),
+        us(second),
+        us(grow),
+        us(importer_teardown),
+        us(teardown)
+    ))
+}
+
+/// An importer process, and the channel to it.
+struct Importer {
+    channel: Channel,
+    child: Child,
+}
+
+impl Importer {
+    fn start(listener: &Listener) -> Result<Self> {
+        let child = Command::new(std::env::current_exe()?)
+            .arg("importer")
+            .arg(listener.path())
+            .spawn()?;
+        let mut channel = listener.accept(Duration::from_secs(60))?;
+        channel.set_timeout(Duration::from_secs(600));
+        channel.receive()?;
+        Ok(Importer { channel, child })
+    }
+
+    fn drop_buffer(&mut self, export: &vmm_ipc::Export) -> Result {
+        export.send_retirement(&mut self.channel)?;
+        self.channel.receive()?;
+        Ok(())
+    }
+}
+
+impl Drop for Importer {
+    fn drop(&mut self) {
+        // It ends by itself when the channel is gone, which is after this; so it is not waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
