@@ -30,7 +30,12 @@ fn importer(path: &str) -> Result {
     channel.set_timeout(Duration::from_secs(600));
     let mut imported: Option<Imported> = None;
     // Ready.
-    channel.send(&Message::Retired { id: vmm_ipc::wire::BufferId([0; 16]) }, &[])?;
+    channel.send(
+        &Message::Retired {
+            id: vmm_ipc::wire::BufferId([0; 16]),
+        },
+        &[],
+    )?;
     loop {
         let received = match channel.receive() {
             Ok(received) => received,
@@ -69,7 +74,13 @@ fn exporter() -> Result {
         let ["share", chunks, size] = words.as_slice() else {
             return Err("expected: share CHUNKS SIZE".into());
         };
-        let json = round(&driver, &exporter, &mut importers, chunks.parse()?, size.parse()?)?;
+        let json = round(
+            &driver,
+            &exporter,
+            &mut importers,
+            chunks.parse()?,
+            size.parse()?,
+        )?;
         let mut out = std::io::stdout().lock();
         writeln!(out, "{json}")?;
         out.flush()?;
