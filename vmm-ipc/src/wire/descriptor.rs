@@ -248,14 +248,14 @@ impl Descriptor {
 /// A table of the chunks.
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = Hex(&self.device);
+        let device = DeviceName(&self.device);
         let kind = match self.handle_kind {
             HandleKind::PosixFd => "posix-fd",
             HandleKind::Fabric => "fabric",
         };
         writeln!(
             f,
-            "buffer {} generation {} on GPU {device} as {kind}",
+            "buffer {} generation {} on {device} as {kind}",
             self.id, self.generation
         )?;
         writeln!(f, "chunk        offset          size")?;
@@ -272,12 +272,21 @@ impl fmt::Display for Descriptor {
     }
 }
 
-/// Bytes as hexadecimal digits.
-struct Hex<'a>(&'a [u8]);
+/// The device's UUID as the driver's tools write it.
+struct DeviceName<'a>(&'a [u8; 16]);
 
-impl fmt::Display for Hex<'_> {
+impl fmt::Display for DeviceName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str("GPU")?;
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) {
+                "-"
+            } else {
+                ""
+            };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
     }
 }
 

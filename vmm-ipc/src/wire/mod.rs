@@ -10,6 +10,8 @@ mod chunks;
 mod descriptor;
 mod error;
 mod frame;
+#[cfg(test)]
+mod golden;
 mod message;
 mod update;
 
