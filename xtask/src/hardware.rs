@@ -30,14 +30,40 @@ pub struct Part {
     pub command: &'static str,
 }
 
-pub const PROGRAMS: &[Program] = &[Program::Bin {
-    package: "vmm-tests",
-    name: "vmm-suite",
-}];
+pub const PROGRAMS: &[Program] = &[
+    Program::Bin {
+        package: "vmm-tests",
+        name: "vmm-suite",
+    },
+    Program::Example {
+        package: "vmm-ipc",
+        name: "share",
+    },
+];
 
-pub const PARTS: &[Part] = &[Part {
-    name: "suite",
-    quick: true,
-    seconds: 300,
-    command: "./vmm-suite --driver cuda",
-}];
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "share",
+        quick: true,
+        seconds: 60,
+        command: "./share --driver cuda",
+    },
+    Part {
+        name: "share-3x1G",
+        quick: true,
+        seconds: 120,
+        command: "./share --driver cuda --chunks 3 --chunk-size 1G",
+    },
+    Part {
+        name: "share-512x2M",
+        quick: true,
+        seconds: 120,
+        command: "./share --driver cuda --chunks 512 --chunk-size 2M",
+    },
+    Part {
+        name: "suite",
+        quick: true,
+        seconds: 400,
+        command: "./vmm-suite --driver cuda",
+    },
+];

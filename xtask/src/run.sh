@@ -47,7 +47,7 @@ part() {
     if [ "$status" = 0 ]; then
         result=passed
         passed=$((passed + 1))
-        tail -n 6 "$OUT/part.log"
+        tail -n 20 "$OUT/part.log"
     else
         result="FAILED (status $status)"
         [ "$status" = 124 ] && result="FAILED (not done after $seconds s)"
