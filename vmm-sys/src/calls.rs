@@ -138,6 +138,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `len` bytes can be written at `name`.
     pub unsafe fn cuDeviceGetName(
         &self,
         name: *mut c_char,
@@ -242,6 +243,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `len` bytes can be written at `pciBusId`.
     pub unsafe fn cuDeviceGetPCIBusId(
         &self,
         pciBusId: *mut c_char,
@@ -264,6 +266,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The id ends with a zero byte.
     pub unsafe fn cuDeviceGetByPCIBusId(
         &self,
         dev: *mut CUdevice_v1,
@@ -306,10 +309,30 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// One release for each retain, after the last use of the context through it.
     #[doc(alias = "cuDevicePrimaryCtxRelease_v2")]
     pub unsafe fn cuDevicePrimaryCtxRelease(&self, dev: CUdevice_v1) -> Result<(), Error> {
         let Some(call) = self.table().cuDevicePrimaryCtxRelease else {
             return Err(self.missing("cuDevicePrimaryCtxRelease", 11000));
+        };
+        // SAFETY: the caller keeps the obligations above, and the type is that of the version asked for.
+        check("cuDevicePrimaryCtxRelease", unsafe { call(dev) })
+    }
+
+    /// Contexts: the same, on drivers before CUDA 11.0 (since CUDA 7.0).
+    ///
+    /// # Errors
+    ///
+    /// The driver's answer, or that it lacks the symbol.
+    ///
+    /// # Safety
+    ///
+    /// As for every call: valid pointers, live handles of this driver.
+    /// One release for each retain, after the last use of the context through it.
+    #[doc(alias = "cuDevicePrimaryCtxRelease")]
+    pub unsafe fn cuDevicePrimaryCtxRelease_v1(&self, dev: CUdevice_v1) -> Result<(), Error> {
+        let Some(call) = self.table().cuDevicePrimaryCtxRelease_v1 else {
+            return Err(self.missing("cuDevicePrimaryCtxRelease", 7000));
         };
         // SAFETY: the caller keeps the obligations above, and the type is that of the version asked for.
         check("cuDevicePrimaryCtxRelease", unsafe { call(dev) })
@@ -324,6 +347,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Nobody in the process uses the context or anything made in it any more.
     #[doc(alias = "cuDevicePrimaryCtxReset_v2")]
     pub unsafe fn cuDevicePrimaryCtxReset(&self, dev: CUdevice_v1) -> Result<(), Error> {
         let Some(call) = self.table().cuDevicePrimaryCtxReset else {
@@ -389,6 +413,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The context and everything made in it are not used any more.
     #[doc(alias = "cuCtxDestroy_v2")]
     pub unsafe fn cuCtxDestroy(&self, ctx: CUcontext) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxDestroy else {
@@ -581,6 +606,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The handle came from this driver and is released once: any other value may crash the process.
     pub unsafe fn cuMemRelease(
         &self,
         handle: CUmemGenericAllocationHandle_v1,
@@ -601,6 +627,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The handle came from this driver and is not released: any other value may crash the process.
     pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
         &self,
         prop: *mut CUmemAllocationProp_v1,
@@ -650,6 +677,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Address and size are those of one reservation, and nobody counts on those addresses any more.
     pub unsafe fn cuMemAddressFree(&self, ptr: CUdeviceptr_v2, size: usize) -> Result<(), Error> {
         let Some(call) = self.table().cuMemAddressFree else {
             return Err(self.missing("cuMemAddressFree", 10020));
@@ -667,6 +695,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The handle came from this driver and is not released: any other value may crash the process.
     pub unsafe fn cuMemMap(
         &self,
         ptr: CUdeviceptr_v2,
@@ -693,6 +722,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// No work that touches the range is pending: the driver does not wait for it.
     pub unsafe fn cuMemUnmap(&self, ptr: CUdeviceptr_v2, size: usize) -> Result<(), Error> {
         let Some(call) = self.table().cuMemUnmap else {
             return Err(self.missing("cuMemUnmap", 10020));
@@ -710,6 +740,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `count` descriptors can be read at `desc`, and no pending work needs the access that is taken away.
     pub unsafe fn cuMemSetAccess(
         &self,
         ptr: CUdeviceptr_v2,
@@ -755,6 +786,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `shareableHandle` fits the handle type: an `int` for a file descriptor, which the caller then owns, 64 bytes for the fabric.
     pub unsafe fn cuMemExportToShareableHandle(
         &self,
         shareableHandle: *mut c_void,
@@ -780,6 +812,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `osHandle` is what the handle type wants: the value of a file descriptor itself, cast to a pointer, or the address of 64 bytes for the fabric.
     pub unsafe fn cuMemImportFromShareableHandle(
         &self,
         handle: *mut CUmemGenericAllocationHandle_v1,
@@ -825,6 +858,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `count` entries can be read at `mapInfoList`, and what they name stays until the stream has done the work.
     pub unsafe fn cuMemMapArrayAsync(
         &self,
         mapInfoList: *mut CUarrayMapInfo_v1,
@@ -872,6 +906,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `handle` fits the handle type: an `int` for a dma-buf, which the caller then owns.
     pub unsafe fn cuMemGetHandleForAddressRange(
         &self,
         handle: *mut c_void,
@@ -898,6 +933,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `data` has the type of the attribute.
     pub unsafe fn cuPointerGetAttribute(
         &self,
         data: *mut c_void,
@@ -922,6 +958,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `numAttributes` entries can be read at both arrays, and what each of `data` points to has the type of its attribute.
     pub unsafe fn cuPointerGetAttributes(
         &self,
         numAttributes: c_uint,
@@ -947,6 +984,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `value` has the type of the attribute.
     pub unsafe fn cuPointerSetAttribute(
         &self,
         value: *const c_void,
@@ -1133,6 +1171,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `ByteCount` bytes can be read at `srcHost`.
     #[doc(alias = "cuMemcpyHtoD_v2")]
     pub unsafe fn cuMemcpyHtoD(
         &self,
@@ -1158,6 +1197,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `ByteCount` bytes can be read at `srcHost` until the stream has done the copy.
     #[doc(alias = "cuMemcpyHtoDAsync_v2")]
     pub unsafe fn cuMemcpyHtoDAsync(
         &self,
@@ -1184,6 +1224,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `ByteCount` bytes can be written at `dstHost`.
     #[doc(alias = "cuMemcpyDtoH_v2")]
     pub unsafe fn cuMemcpyDtoH(
         &self,
@@ -1209,6 +1250,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `ByteCount` bytes can be written at `dstHost` until the stream has done the copy, and nobody else touches them.
     #[doc(alias = "cuMemcpyDtoHAsync_v2")]
     pub unsafe fn cuMemcpyDtoHAsync(
         &self,
@@ -1260,6 +1302,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Both ranges stay mapped until the stream has done the copy.
     #[doc(alias = "cuMemcpyDtoDAsync_v2")]
     pub unsafe fn cuMemcpyDtoDAsync(
         &self,
@@ -1286,6 +1329,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Both addresses are valid for `ByteCount` bytes, those of the host included.
     pub unsafe fn cuMemcpy(
         &self,
         dst: CUdeviceptr_v2,
@@ -1308,6 +1352,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Both addresses are valid for `ByteCount` bytes, those of the host included, until the stream has done the copy.
     pub unsafe fn cuMemcpyAsync(
         &self,
         dst: CUdeviceptr_v2,
@@ -1359,6 +1404,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// Both ranges stay mapped until the stream has done the copy.
     pub unsafe fn cuMemcpyPeerAsync(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1388,6 +1434,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The arrays have as many entries as is said, and every range stays valid until the stream has done the copies.
     pub unsafe fn cuMemcpyBatchAsync(
         &self,
         dsts: *mut CUdeviceptr_v2,
@@ -1443,6 +1490,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The range stays mapped until the stream has done the work.
     pub unsafe fn cuMemsetD8Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1491,6 +1539,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The range stays mapped until the stream has done the work.
     pub unsafe fn cuMemsetD16Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1539,6 +1588,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The range stays mapped until the stream has done the work.
     pub unsafe fn cuMemsetD32Async(
         &self,
         dstDevice: CUdeviceptr_v2,
@@ -1586,6 +1636,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The address came from `cuMemAlloc` and no pending work touches it.
     #[doc(alias = "cuMemFree_v2")]
     pub unsafe fn cuMemFree(&self, dptr: CUdeviceptr_v2) -> Result<(), Error> {
         let Some(call) = self.table().cuMemFree else {
@@ -1648,6 +1699,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The address came from `cuMemAllocHost` or `cuMemHostAlloc`, and neither the host nor pending work touches it any more.
     pub unsafe fn cuMemFreeHost(&self, p: *mut c_void) -> Result<(), Error> {
         let Some(call) = self.table().cuMemFreeHost else {
             return Err(self.missing("cuMemFreeHost", 2000));
@@ -1665,6 +1717,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The memory stays allocated until it is unregistered.
     #[doc(alias = "cuMemHostRegister_v2")]
     pub unsafe fn cuMemHostRegister(
         &self,
@@ -1688,6 +1741,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// No pending work touches the memory.
     pub unsafe fn cuMemHostUnregister(&self, p: *mut c_void) -> Result<(), Error> {
         let Some(call) = self.table().cuMemHostUnregister else {
             return Err(self.missing("cuMemHostUnregister", 4000));
@@ -1775,6 +1829,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The stream is not used any more.
     #[doc(alias = "cuStreamDestroy_v2")]
     pub unsafe fn cuStreamDestroy(&self, hStream: CUstream) -> Result<(), Error> {
         let Some(call) = self.table().cuStreamDestroy else {
@@ -2022,6 +2077,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The graph is not used any more.
     pub unsafe fn cuGraphDestroy(&self, hGraph: CUgraph) -> Result<(), Error> {
         let Some(call) = self.table().cuGraphDestroy else {
             return Err(self.missing("cuGraphDestroy", 10000));
@@ -2039,6 +2095,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The function may be called from any thread with `userData`, does not unwind and makes no CUDA call.
     pub unsafe fn cuLaunchHostFunc(
         &self,
         hStream: CUstream,
@@ -2078,6 +2135,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The event is not used any more.
     #[doc(alias = "cuEventDestroy_v2")]
     pub unsafe fn cuEventDestroy(&self, hEvent: CUevent) -> Result<(), Error> {
         let Some(call) = self.table().cuEventDestroy else {
@@ -2234,6 +2292,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The pool is not used any more.
     pub unsafe fn cuMemPoolDestroy(&self, pool: CUmemoryPool) -> Result<(), Error> {
         let Some(call) = self.table().cuMemPoolDestroy else {
             return Err(self.missing("cuMemPoolDestroy", 11020));
@@ -2251,6 +2310,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `value` has the type of the attribute.
     pub unsafe fn cuMemPoolSetAttribute(
         &self,
         pool: CUmemoryPool,
@@ -2273,6 +2333,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `value` has the type of the attribute.
     pub unsafe fn cuMemPoolGetAttribute(
         &self,
         pool: CUmemoryPool,
@@ -2295,6 +2356,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `count` descriptors can be read at `map`.
     pub unsafe fn cuMemPoolSetAccess(
         &self,
         pool: CUmemoryPool,
@@ -2362,6 +2424,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// What is at `handle_out` fits the handle type: an `int` for a file descriptor, which the caller then owns.
     pub unsafe fn cuMemPoolExportToShareableHandle(
         &self,
         handle_out: *mut c_void,
@@ -2387,6 +2450,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `handle` is what the handle type wants: the value of a file descriptor itself, cast to a pointer.
     pub unsafe fn cuMemPoolImportFromShareableHandle(
         &self,
         pool_out: *mut CUmemoryPool,
@@ -2569,6 +2633,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The address came from a pool and no work but that before it on the stream touches it.
     pub unsafe fn cuMemFreeAsync(
         &self,
         dptr: CUdeviceptr_v2,
@@ -2634,6 +2699,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// No pending work touches the memory.
     pub unsafe fn cuIpcCloseMemHandle(&self, dptr: CUdeviceptr_v2) -> Result<(), Error> {
         let Some(call) = self.table().cuIpcCloseMemHandle else {
             return Err(self.missing("cuIpcCloseMemHandle", 4010));
@@ -2721,6 +2787,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// No pending work reaches the peer through it.
     pub unsafe fn cuCtxDisablePeerAccess(&self, peerContext: CUcontext) -> Result<(), Error> {
         let Some(call) = self.table().cuCtxDisablePeerAccess else {
             return Err(self.missing("cuCtxDisablePeerAccess", 4000));
@@ -2738,6 +2805,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `image` is a whole module: PTX that ends with a zero byte, a cubin or a fatbin.
     pub unsafe fn cuModuleLoadData(
         &self,
         module: *mut CUmodule,
@@ -2759,6 +2827,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// `image` is a whole module: PTX that ends with a zero byte, a cubin or a fatbin; both option arrays have `numOptions` entries of the types that the options want.
     pub unsafe fn cuModuleLoadDataEx(
         &self,
         module: *mut CUmodule,
@@ -2785,6 +2854,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// None of its functions is used any more.
     pub unsafe fn cuModuleUnload(&self, hmod: CUmodule) -> Result<(), Error> {
         let Some(call) = self.table().cuModuleUnload else {
             return Err(self.missing("cuModuleUnload", 2000));
@@ -2802,6 +2872,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The name ends with a zero byte.
     pub unsafe fn cuModuleGetFunction(
         &self,
         hfunc: *mut CUfunction,
@@ -2824,6 +2895,7 @@ impl Driver {
     /// # Safety
     ///
     /// As for every call: valid pointers, live handles of this driver.
+    /// The parameters are as many, and of the types, that the kernel takes, and all that it touches stays mapped until it is done.
     pub unsafe fn cuLaunchKernel(
         &self,
         f: CUfunction,

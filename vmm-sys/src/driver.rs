@@ -27,7 +27,7 @@ pub struct Driver {
 pub(crate) type Lookup<'a> = &'a mut dyn FnMut(usize, &'static Symbol) -> *mut c_void;
 
 macro_rules! define_table {
-    ($($need:ident $method:ident $symbol:literal $export:literal $tag:literal $pfn:ident $text:literal;)*) => {
+    ($($need:ident $method:ident $symbol:literal $export:literal $tag:literal $pfn:ident $text:literal $(, $safety:literal)?;)*) => {
         /// One function pointer a symbol, in the order of [`SYMBOLS`].
         #[derive(Clone)]
         #[allow(non_snake_case)]

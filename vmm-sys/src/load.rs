@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use std::env;
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ type GetProcAddress11 =
 pub const OLDEST_VERSION: i32 = 10020;
 
 /// The name that only this project's software driver answers.
-const EMULATOR: &std::ffi::CStr = c"vmmEmulatorVersion";
+const EMULATOR: &CStr = c"vmmEmulatorVersion";
 
 /// How to load a driver.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +97,7 @@ impl LoadOptions {
     /// As [`Driver::from_get_proc_address`].
     pub unsafe fn from_get_proc_address(&self, get: GetProcAddress) -> Result<Driver, LoadError> {
         // SAFETY: the caller vouches for the function and for how long its answers live.
-        unsafe { self.assemble(Source::V2(get), None) }
+        unsafe { self.assemble(Source::V2(get), None, Path::new("")) }
     }
 
     /// # Safety
@@ -125,7 +125,7 @@ impl LoadOptions {
             Source::Exports
         };
         // SAFETY: the addresses are those of `library`, which the driver keeps.
-        unsafe { self.assemble(source, Some(library)) }
+        unsafe { self.assemble(source, Some(library), path) }
     }
 
     /// # Safety
@@ -136,10 +136,12 @@ impl LoadOptions {
         &self,
         source: Source,
         library: Option<Library>,
+        path: &Path,
     ) -> Result<Driver, LoadError> {
         let ask = Ask {
             source,
             library: library.as_ref(),
+            path,
             per_thread: self.per_thread_default_stream,
         };
         let version = ask.version()?;
@@ -250,6 +252,8 @@ enum Source {
 struct Ask<'a> {
     source: Source,
     library: Option<&'a Library>,
+    /// Where the library is; empty without one.
+    path: &'a Path,
     per_thread: bool,
 }
 
@@ -258,7 +262,7 @@ impl Ask<'_> {
         type GetVersion = unsafe extern "C" fn(*mut c_int) -> CUresult;
         let not_a_driver = |detail: Option<String>| LoadError {
             kind: LoadErrorKind::NotADriver {
-                path: PathBuf::new(),
+                path: self.path.to_owned(),
             },
             detail,
         };
@@ -293,10 +297,7 @@ impl Ask<'_> {
         if symbol.tag as c_int > version {
             return Ok(core::ptr::null_mut());
         }
-        let Ok(name) = CString::new(symbol.name) else {
-            return Ok(core::ptr::null_mut());
-        };
-        self.address(&name, symbol.tag as c_int, Some(symbol))
+        self.address(symbol.c_name, symbol.tag as c_int, Some(symbol))
     }
 
     fn is_emulator(&self, version: c_int) -> bool {
@@ -306,17 +307,15 @@ impl Ask<'_> {
 
     fn address(
         &self,
-        name: &std::ffi::CStr,
+        name: &CStr,
         tag: c_int,
         symbol: Option<&Symbol>,
     ) -> Result<*mut c_void, CUresult> {
-        const LEGACY_STREAM: cuuint64_t = 1;
-        const PER_THREAD_STREAM: cuuint64_t = 2;
-        let flags = if self.per_thread {
-            PER_THREAD_STREAM
-        } else {
-            LEGACY_STREAM
+        let flags = match self.per_thread {
+            true => CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+            false => CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_LEGACY_STREAM,
         };
+        let flags = cuuint64_t::from(flags.0);
         let mut address = core::ptr::null_mut();
         let code = match self.source {
             Source::V2(get) => {
@@ -341,7 +340,7 @@ impl Ask<'_> {
     }
 
     /// The symbol by the name under which the library exports its version.
-    fn export(&self, name: &std::ffi::CStr, symbol: Option<&Symbol>) -> *mut c_void {
+    fn export(&self, name: &CStr, symbol: Option<&Symbol>) -> *mut c_void {
         let Some(library) = self.library else {
             return core::ptr::null_mut();
         };

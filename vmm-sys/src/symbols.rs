@@ -1,5 +1,7 @@
 //! The table's lines as data, for diagnostics and for whoever implements a driver.
 
+use core::ffi::CStr;
+
 use crate::table::for_each_symbol;
 
 /// One line of the table.
@@ -10,6 +12,8 @@ pub struct Symbol {
     pub method: &'static str,
     /// The name that `cuGetProcAddress` is asked for.
     pub name: &'static str,
+    /// The same, as the driver wants it.
+    pub(crate) c_name: &'static CStr,
     /// The name that the library exports for this version.
     pub export: &'static str,
     /// The CUDA version whose ABI is asked for, and since which it exists: 10020 is 10.2.
@@ -20,16 +24,27 @@ pub struct Symbol {
     pub purpose: &'static str,
 }
 
+/// The first word of a line; any other does not compile.
+macro_rules! need {
+    (required) => {
+        true
+    };
+    (optional) => {
+        false
+    };
+}
+
 macro_rules! list {
-    ($($need:ident $method:ident $symbol:literal $export:literal $tag:literal $pfn:ident $text:literal;)*) => {
+    ($($need:ident $method:ident $symbol:literal $export:literal $tag:literal $pfn:ident $text:literal $(, $safety:literal)?;)*) => {
         /// Every symbol, in the order of the table.
         pub const SYMBOLS: &[Symbol] = &[
             $(Symbol {
                 method: stringify!($method),
                 name: $symbol,
+                c_name: c_name(concat!($symbol, "\0")),
                 export: $export,
                 tag: $tag,
-                required: is_required(stringify!($need)),
+                required: need!($need),
                 purpose: $text,
             },)*
         ];
@@ -44,11 +59,11 @@ macro_rules! list {
 
 for_each_symbol!(list);
 
-const fn is_required(need: &str) -> bool {
-    match need.as_bytes() {
-        b"required" => true,
-        b"optional" => false,
-        _ => panic!("a line begins with required or optional"),
+/// A name with its terminator; without one it would be empty, which no driver finds.
+const fn c_name(terminated: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(terminated.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
     }
 }
 

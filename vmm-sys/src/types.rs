@@ -2197,3 +2197,5 @@ pub type PFN_cuMemGetHandleForAddressRange_v11070 = ::core::option::Option<
         flags: ::core::ffi::c_ulonglong,
     ) -> CUresult,
 >;
+pub type PFN_cuDevicePrimaryCtxRelease_v7000 =
+    ::core::option::Option<unsafe extern "C" fn(dev: CUdevice_v1) -> CUresult>;

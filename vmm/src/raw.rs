@@ -147,7 +147,14 @@ pub(crate) fn primary_context_retain(d: &sys::Driver, device: CUdevice) -> Call<
 
 pub(crate) fn primary_context_release(d: &sys::Driver, device: CUdevice) -> Call<()> {
     // SAFETY: `DeviceState` calls this once for the one retain it holds, after its last user.
-    unsafe { d.cuDevicePrimaryCtxRelease(device) }
+    match unsafe { d.cuDevicePrimaryCtxRelease(device) } {
+        // A driver older than CUDA 11.0 has only the first form, and nothing was called.
+        Err(error) if error.code().is_none() => {
+            // SAFETY: as above.
+            unsafe { d.cuDevicePrimaryCtxRelease_v1(device) }
+        }
+        answer => answer,
+    }
 }
 
 pub(crate) fn context_push(d: &sys::Driver, context: CUcontext) -> Call<()> {

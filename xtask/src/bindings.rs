@@ -116,6 +116,8 @@ fn types(include: &Path, lines: &[Line]) -> Result<String> {
         .header_contents("all.h", "#include <cuda.h>\n#include <cudaTypedefs.h>\n")
         .clang_arg(format!("-I{}", include.display()))
         .clang_args(["-x", "c", "--target=x86_64-unknown-linux-gnu", "-nostdinc"])
+        // Without it the headers hide the types of versions that newer ones replaced.
+        .clang_arg("-D__CUDA_API_VERSION_INTERNAL")
         .clang_arg(format!("-I{}", headers::standard_headers()?.display()))
         .generate_comments(false)
         .allowlist_recursively(true)
@@ -180,6 +182,10 @@ fn calls(types: &syn::File, lines: &[Line]) -> Result<String> {
             true => String::new(),
             false => format!("    #[doc(alias = \"{}\")]\n", line.export),
         };
+        let safety = match &line.safety {
+            Some(text) => format!("    /// {text}\n"),
+            None => String::new(),
+        };
         let (mut list, mut names) = (String::new(), String::new());
         for (name, ty) in arguments {
             write!(list, ", {name}: {ty}")?;
@@ -189,7 +195,7 @@ fn calls(types: &syn::File, lines: &[Line]) -> Result<String> {
             text,
             "    /// {}: {} (since CUDA {}).\n    ///\n    /// # Errors\n    ///\n    /// The driver's answer{}.\n    ///\n    \
              /// # Safety\n    ///\n    /// As for every call: valid pointers, live handles of this driver.\n\
-             {}    \
+             {}{}    \
              pub unsafe fn {}(&self{list}) -> Result<(), Error> {{\n        \
              let Some(call) = self.table().{} else {{\n            return Err(self.missing(\"{}\", {}));\n        }};\n        \
              // SAFETY: the caller keeps the obligations above, and the type is that of the version asked for.\n        \
@@ -202,6 +208,7 @@ fn calls(types: &syn::File, lines: &[Line]) -> Result<String> {
             } else {
                 ", or that it lacks the symbol"
             },
+            safety,
             alias,
             line.method,
             line.method,

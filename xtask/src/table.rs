@@ -12,6 +12,8 @@ pub struct Line {
     pub tag: u32,
     pub pfn: String,
     pub text: String,
+    /// What the caller owes beyond valid pointers and live handles.
+    pub safety: Option<String>,
 }
 
 /// Read the table.
@@ -36,22 +38,29 @@ pub fn lines() -> Result<Vec<Line>> {
 }
 
 fn parse(line: &str, group: &str) -> Option<Line> {
-    let (front, text) = line.strip_suffix("\";")?.rsplit_once('"')?;
-    let mut words = front.split_whitespace();
-    let required = words.next()? == "required";
-    let method = words.next()?.to_owned();
-    let symbol = words.next()?.trim_matches('"').to_owned();
-    let export = words.next()?.trim_matches('"').to_owned();
-    let tag = words.next()?.parse().ok()?;
-    let pfn = words.next()?.to_owned();
+    // Texts stand at every second place: the two names, what it is for, what the caller owes.
+    let parts: Vec<&str> = line.strip_suffix(';')?.split('"').collect();
+    let [front, symbol, _, export, middle, text, rest @ ..] = parts.as_slice() else {
+        return None;
+    };
+    let safety = match rest {
+        [""] => None,
+        [", ", safety, ""] => Some((*safety).to_owned()),
+        _ => return None,
+    };
+    let mut front = front.split_whitespace();
+    let required = front.next()? == "required";
+    let method = front.next()?.to_owned();
+    let mut middle = middle.split_whitespace();
     Some(Line {
         group: group.to_owned(),
         required,
         method,
-        symbol,
-        export,
-        tag,
-        pfn,
-        text: text.to_owned(),
+        symbol: (*symbol).to_owned(),
+        export: (*export).to_owned(),
+        tag: middle.next()?.parse().ok()?,
+        pfn: middle.next()?.to_owned(),
+        text: (*text).to_owned(),
+        safety,
     })
 }
