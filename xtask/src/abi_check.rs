@@ -308,10 +308,10 @@ fn run_program(include: &Path, wheel: &Wheel, program: &str, older: bool) -> Res
     std::fs::create_dir_all(&folder)?;
     let (source, binary) = (folder.join("check.c"), folder.join("check"));
     std::fs::write(&source, program)?;
-    let target = "x86_64-unknown-linux-gnu";
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let compiler = cc::Build::new()
-        .target(target)
-        .host(target)
+        .target(&target)
+        .host(&target)
         .opt_level(0)
         .cargo_metadata(false)
         .try_get_compiler()?;

@@ -47,6 +47,14 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "bindings",
+        run: |sh| Ok(cmd!(sh, "cargo xtask bindings --check").run()?),
+    },
+    Step {
+        name: "abi-check",
+        run: |sh| Ok(cmd!(sh, "cargo xtask abi-check").run()?),
+    },
+    Step {
         name: "deny",
         // Advisories are left out: their database is a git repository, and these checks are made to
         // run where only the package registry can be reached.
