@@ -27,6 +27,7 @@
 //! the program: see [`peer`].
 
 pub mod case;
+mod conformance;
 pub mod context;
 pub mod driver;
 pub mod emulated;
@@ -43,12 +44,12 @@ pub use snapshot::Snapshot;
 
 /// Every case of the suite.
 pub fn all_cases() -> Vec<Case> {
-    let lists: &[Vec<Case>] = &[vmm::cases()];
+    let lists: &[Vec<Case>] = &[conformance::cases(), vmm::cases()];
     lists.concat()
 }
 
 /// Every role that a case may start in another process.
 pub fn all_roles() -> Vec<Role> {
-    let lists: &[&[Role]] = &[selftest::ROLES, vmm::ROLES];
+    let lists: &[&[Role]] = &[selftest::ROLES, conformance::ROLES, vmm::ROLES];
     lists.concat()
 }
