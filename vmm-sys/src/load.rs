@@ -29,6 +29,10 @@ type GetProcAddress11 =
 /// The oldest driver with virtual memory management: CUDA 10.2.
 pub const OLDEST_VERSION: i32 = 10020;
 
+/// The version under which the driver keeps the per-thread forms of everything older, and below
+/// which it finds none of them. `cargo xtask abi-check` compares their types with the table's.
+const PER_THREAD_VERSION: c_int = 7000;
+
 /// The name that only this project's software driver answers.
 const EMULATOR: &CStr = c"vmmEmulatorVersion";
 
@@ -297,7 +301,12 @@ impl Ask<'_> {
         if symbol.tag as c_int > version {
             return Ok(core::ptr::null_mut());
         }
-        self.address(symbol.c_name, symbol.tag as c_int, Some(symbol))
+        let tag = symbol.tag as c_int;
+        let found = self.address(symbol.c_name, tag, Some(symbol))?;
+        if found.is_null() && self.per_thread && tag < PER_THREAD_VERSION {
+            return self.address(symbol.c_name, PER_THREAD_VERSION, Some(symbol));
+        }
+        Ok(found)
     }
 
     fn is_emulator(&self, version: c_int) -> bool {
