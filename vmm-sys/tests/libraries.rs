@@ -1,12 +1,15 @@
 //! Loading libraries that are odd, old, or no driver at all.
 
 mod common;
+#[path = "common/library.rs"]
+mod library;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use common::{Form, Library, compile, folder};
+use common::{compile, folder};
+use library::{Form, Library};
 use vmm_sys::{CUresult, Driver, ErrorKind, LoadError, LoadErrorKind, LoadOptions, SYMBOLS};
 
 const FORMS: [Form; 3] = [Form::V2, Form::V1, Form::Exports];
