@@ -1,0 +1,3 @@
+//! To come.
+use crate::{Case, Context, Failure, Link, cases};
+pub const CASES: &[Case] = cases![];
