@@ -167,7 +167,7 @@ fn updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works(
     assert_eq!(export.updates_since(1), std::slice::from_ref(&second));
 
     let before = context.snapshot()?;
-    let mut refused = |imported: &mut Imported, update: &Update, word: &str| {
+    let refused = |imported: &mut Imported, update: &Update, word: &str| {
         let error = imported
             .extend(update, update_fds(&export, update)?)
             .unwrap_err();
