@@ -1,5 +1,5 @@
 //! What this machine's driver offers: its version, every symbol of the table, and what each device
-//! says about virtual memory.
+//! says about virtual memory. Fails where the driver lacks a symbol of its own version or an older.
 //!
 //! `cargo run -p vmm-sys --example symbols`
 
@@ -16,7 +16,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("this is a software emulator: no GPU is behind it");
     }
     print_symbols(&driver);
-    print_devices(&driver)
+    print_devices(&driver)?;
+    let lost: Vec<&str> = driver
+        .symbols()
+        .filter(|resolved| !resolved.found && resolved.symbol.tag as i32 <= version)
+        .map(|resolved| resolved.symbol.export)
+        .collect();
+    match lost.as_slice() {
+        [] => Ok(()),
+        _ => Err(format!("a driver of this version should have {}", lost.join(", ")).into()),
+    }
 }
 
 fn print_symbols(driver: &Driver) {
