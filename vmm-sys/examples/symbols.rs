@@ -5,10 +5,21 @@
 
 use std::error::Error;
 use std::ffi::CStr;
+use std::process::ExitCode;
 
 use vmm_sys::{CUdevice, CUdevice_attribute, Driver, Resolved};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match print() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print() -> Result<(), Box<dyn Error>> {
     let driver = Driver::load()?;
     let version = driver.version();
     println!("driver: CUDA {}.{}", version / 1000, version % 1000 / 10);

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use std::env;
+use std::error::Error as _;
 use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -84,7 +85,11 @@ impl LoadOptions {
             kind: LoadErrorKind::LibraryNotFound {
                 paths: vec![path.to_owned()],
             },
-            detail: Some(error.to_string()),
+            // What the system's loader says is one step further down.
+            detail: Some(match error.source() {
+                Some(reason) => reason.to_string(),
+                None => error.to_string(),
+            }),
         })?;
         // SAFETY: the caller vouches that the library is a driver.
         unsafe { self.resolve(library, path) }

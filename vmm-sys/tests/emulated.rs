@@ -57,7 +57,7 @@ fn check(case: &str) {
     }
     .unwrap();
     assert_eq!(driver.version(), version);
-    // Without `cuGetProcAddress` there is nobody to ask for the private name.
+    // The library of 10.2 exports the table only, and so not the private name.
     assert_eq!(driver.is_emulator(), door == "function" || version >= 11030);
     let mut missing = 0;
     for resolved in driver.symbols() {

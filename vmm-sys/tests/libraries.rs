@@ -108,6 +108,8 @@ fn an_absent_file_and_one_that_is_no_library_are_not_found() {
             "{error}"
         );
     }
+    let error = failure(&folder.join("absent.so")).to_string();
+    assert!(error.contains("No such file or directory"), "{error}");
 }
 
 #[test]
