@@ -20,8 +20,29 @@ fn main() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
         [word, path] if word == "importer" => importer(path),
+        [word] if word == "describe" => describe(),
         _ => exporter(),
     }
+}
+
+/// The device and the driver, one line.
+fn describe() -> Result {
+    let driver = vmm_tests::driver::from_environment().map_err(|failure| failure.to_string())?;
+    let device = driver.device(0)?;
+    let module = std::fs::read_to_string("/sys/module/nvidia/version");
+    let version = match module {
+        _ if driver.is_emulator() => "software emulator, whose times say nothing of a GPU".into(),
+        Ok(version) => format!("driver {}", version.trim()),
+        Err(_) => "driver of unknown version".into(),
+    };
+    let cuda = driver.version();
+    println!(
+        "{}, {version}, CUDA {}.{}",
+        device.name(),
+        cuda / 1000,
+        cuda % 1000 / 10
+    );
+    Ok(())
 }
 
 fn importer(path: &str) -> Result {

@@ -1,7 +1,6 @@
 //! Sharing from end to end, on whatever driver is under test.
 
 mod refusals;
-mod rollback;
 mod share;
 
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::{Case, Context, Failure, Role};
 
 /// Every case on sharing.
 pub fn cases() -> Vec<Case> {
-    [share::CASES, refusals::CASES, rollback::CASES].concat()
+    [share::CASES, refusals::CASES].concat()
 }
 
 /// Every role of these cases.

@@ -1,0 +1,195 @@
+//! The benchmark: the crate, two C programs and what other libraries offer, round by round in turn.
+//!
+//! It runs the programs that lie beside it (`bench-crate`, `baseline-naive`, `baseline-best`,
+//! `peer_torch.py`, `peer_cuda_core.py`), each a process that stays and answers one line, `share
+//! CHUNKS SIZE`, with one line of microseconds. So all of them meet the same machine in the same
+//! minute. `bench.json`, `bench.md` and `bench.svg` are left in the folder that `--out` names.
+
+mod case;
+mod contender;
+mod plot;
+mod report;
+mod stats;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lexopt::prelude::*;
+
+use case::{CASES, Case};
+use contender::{CONTENDERS, Contender};
+use report::Report;
+use stats::Samples;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+const HELP: &str = "\
+vmm-bench [--driver cuda|PATH] [--seconds N] [--rounds N] [--quick] [--no-peers] [--out DIR]
+
+  --driver cuda|PATH  the real driver (default), or a library at a path with a slash
+  --seconds N         for all cases together, 300 by default
+  --rounds N          at most so many rounds a case, 30 by default
+  --quick             90 seconds, at most 9 rounds
+  --no-peers          the crate and the C programs alone
+  --out DIR           where bench.json, bench.md and bench.svg go, $OUT or . by default
+";
+
+struct Options {
+    driver: String,
+    seconds: u64,
+    rounds: usize,
+    peers: bool,
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result {
+    let Some(options) = options()? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    raise_fd_limit()?;
+    let machine = contender::describe(&options.driver)?;
+    println!("{machine}");
+    let mut contenders = Vec::new();
+    let mut absent = Vec::new();
+    for entry in CONTENDERS {
+        if entry.is_peer() && (!options.peers || options.driver != "cuda") {
+            absent.push((entry.label, "not asked for".to_owned()));
+            continue;
+        }
+        match Contender::start(entry, &options.driver) {
+            Ok(contender) => contenders.push(contender),
+            Err(error) if entry.is_peer() => absent.push((entry.label, error.to_string())),
+            Err(error) => return Err(format!("{}: {error}", entry.label).into()),
+        }
+    }
+    for (label, why) in &absent {
+        println!("{label}: {why}");
+    }
+    let mut report = Report::new(machine, absent);
+    let end = Instant::now() + Duration::from_secs(options.seconds);
+    for (index, case) in CASES.iter().enumerate() {
+        let weights: f64 = CASES.iter().skip(index).map(|case| case.weight).sum();
+        let left = end.saturating_duration_since(Instant::now());
+        let budget = left.mul_f64(case.weight / weights);
+        let result = measure(case, &mut contenders, budget, options.rounds)?;
+        println!("{}", report::lines(case, &result));
+        report.add(case, result);
+        // Whatever happens later, what is measured is not lost.
+        report.write(&options.out)?;
+    }
+    println!("{}", report.markdown());
+    let failed = report.failures();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed.join("; ").into())
+    }
+}
+
+/// What one contender did in one case.
+struct Measured {
+    label: &'static str,
+    peer: bool,
+    samples: Samples,
+    error: Option<String>,
+}
+
+/// Rounds of one case until the time is up, every contender in turn, the first one another each
+/// round. One round before that is not counted.
+fn measure(
+    case: &Case,
+    contenders: &mut [Contender],
+    budget: Duration,
+    most: usize,
+) -> Result<Vec<Measured>> {
+    const LEAST: usize = 3;
+    let mut results: Vec<Measured> = contenders
+        .iter()
+        .map(|contender| Measured {
+            label: contender.label(),
+            peer: contender.is_peer(),
+            samples: Samples::default(),
+            error: None,
+        })
+        .collect();
+    let count = contenders.len();
+    let start = Instant::now();
+    let mut longest = Duration::ZERO;
+    for round in 0..=most {
+        let began = Instant::now();
+        if round > LEAST && start.elapsed() + longest > budget {
+            break;
+        }
+        for turn in 0..count {
+            let at = (round + turn) % count;
+            let (Some(contender), Some(result)) = (contenders.get_mut(at), results.get_mut(at))
+            else {
+                continue;
+            };
+            if result.error.is_some() {
+                continue;
+            }
+            match contender.round(case) {
+                Ok(values) if round > 0 => result.samples.add(values),
+                Ok(_) => {}
+                Err(error) => result.error = Some(error.to_string()),
+            }
+        }
+        longest = longest.max(began.elapsed());
+    }
+    Ok(results)
+}
+
+/// Thousands of file descriptors are open at once where the chunks are many.
+fn raise_fd_limit() -> Result {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?;
+    Ok(())
+}
+
+fn options() -> Result<Option<Options>> {
+    let mut options = Options {
+        driver: "cuda".to_owned(),
+        seconds: 300,
+        rounds: 30,
+        peers: true,
+        out: std::env::var_os("OUT").map_or_else(|| PathBuf::from("."), PathBuf::from),
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("driver") => options.driver = parser.value()?.string()?,
+            Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Long("rounds") => options.rounds = parser.value()?.parse()?,
+            Long("quick") => (options.seconds, options.rounds) = (90, 9),
+            Long("no-peers") => options.peers = false,
+            Long("out") => options.out = parser.value()?.into(),
+            Short('h') | Long("help") => return Ok(None),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.driver != "cuda" && !options.driver.contains('/') {
+        return Err("--driver takes `cuda` or a path with a slash".into());
+    }
+    Ok(Some(options))
+}
