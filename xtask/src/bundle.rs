@@ -32,11 +32,16 @@ pub fn make(shell: &Shell, directory: &Path) -> Result {
         let (source, is_binary) = match program {
             Program::Bin { name, .. } => (built.join(name), true),
             Program::Example { name, .. } => (built.join("examples").join(name), true),
+            Program::C { name, .. } => (directory.join(name), true),
             Program::File(path) => (root().join(path), false),
         };
         let name = source.file_name().ok_or("a program without a name")?;
         let target = directory.join(name);
-        shell.copy_file(&source, &target)?;
+        if let Program::C { source, .. } = program {
+            compile_c(shell, source, &target)?;
+        } else {
+            shell.copy_file(&source, &target)?;
+        }
         if is_binary {
             cmd!(shell, "strip --strip-all {target}").quiet().run()?;
             newest = newest.max(needed_glibc(shell, &target)?);
@@ -69,7 +74,7 @@ fn build(shell: &Shell) -> Result {
         .iter()
         .filter_map(|program| match program {
             Program::Bin { package, .. } | Program::Example { package, .. } => Some(*package),
-            Program::File(_) => None,
+            Program::C { .. } | Program::File(_) => None,
         })
         .collect();
     packages.sort_unstable();
@@ -93,6 +98,18 @@ fn build(shell: &Shell) -> Result {
         )
         .run()?;
     }
+    Ok(())
+}
+
+/// A program that needs no CUDA toolkit: it opens the driver at run time.
+fn compile_c(shell: &Shell, source: &str, target: &Path) -> Result {
+    let source = root().join(source);
+    cmd!(
+        shell,
+        "cc -std=gnu11 -O2 -Wall -Wextra -Werror -o {target} {source} -ldl"
+    )
+    .quiet()
+    .run()?;
     Ok(())
 }
 

@@ -14,6 +14,11 @@ pub enum Program {
         package: &'static str,
         name: &'static str,
     },
+    /// One C file of `tests/baseline`, compiled with `cc`.
+    C {
+        source: &'static str,
+        name: &'static str,
+    },
     /// A file that is copied as it is, by its path in the workspace.
     File(&'static str),
 }
@@ -31,10 +36,6 @@ pub struct Part {
 }
 
 pub const PROGRAMS: &[Program] = &[
-    Program::Example {
-        package: "vmm-sys",
-        name: "symbols",
-    },
     Program::Bin {
         package: "vmm-tests",
         name: "vmm-suite",
@@ -43,15 +44,28 @@ pub const PROGRAMS: &[Program] = &[
         package: "vmm-ipc",
         name: "share",
     },
+    Program::Bin {
+        package: "vmm-tests",
+        name: "vmm-bench",
+    },
+    Program::Bin {
+        package: "vmm-tests",
+        name: "bench-crate",
+    },
+    Program::C {
+        source: "tests/baseline/naive.c",
+        name: "baseline-naive",
+    },
+    Program::C {
+        source: "tests/baseline/best.c",
+        name: "baseline-best",
+    },
+    Program::File("tests/baseline/peer.py"),
+    Program::File("tests/baseline/peer_torch.py"),
+    Program::File("tests/baseline/peer_cuda_core.py"),
 ];
 
 pub const PARTS: &[Part] = &[
-    Part {
-        name: "symbols",
-        quick: true,
-        seconds: 20,
-        command: "./symbols",
-    },
     Part {
         name: "share",
         quick: true,
@@ -75,5 +89,11 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 400,
         command: "./vmm-suite --driver cuda",
+    },
+    Part {
+        name: "bench",
+        quick: false,
+        seconds: 420,
+        command: "./vmm-bench --seconds 300",
     },
 ];

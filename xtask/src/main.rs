@@ -1,6 +1,7 @@
 //! The checks and tools of this workspace: `cargo xtask COMMAND`.
 
 mod abi_check;
+mod bench;
 mod bindings;
 mod bundle;
 mod ci;
@@ -37,6 +38,11 @@ const COMMANDS: &[Command] = &[
         name: "gpu-test",
         about: "run everything that needs a GPU on this machine's, or bundle it for another machine",
         run: gpu_test::run,
+    },
+    Command {
+        name: "bench",
+        about: "measure the crate beside C and other libraries on this machine's GPU",
+        run: bench::run,
     },
     Command {
         name: "ci",

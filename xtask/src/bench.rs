@@ -1,0 +1,21 @@
+//! `cargo xtask bench`: the benchmark, built and run on this machine.
+
+use std::ffi::OsString;
+
+use lexopt::Parser;
+use xshell::{Shell, cmd};
+
+use crate::{Result, bundle, root};
+
+/// Builds the programs and hands the arguments to `vmm-bench`, which explains them (`--help`).
+pub fn run(mut parser: Parser) -> Result {
+    let arguments: Vec<OsString> = parser.raw_args()?.collect();
+    let shell = Shell::new()?;
+    let directory = root().join("target/bench");
+    bundle::make(&shell, &directory)?;
+    // Paths among the arguments are meant from where the command was given.
+    shell.change_dir(std::env::current_dir()?);
+    let program = directory.join("vmm-bench");
+    cmd!(shell, "{program} {arguments...}").run()?;
+    Ok(())
+}
