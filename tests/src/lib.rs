@@ -31,6 +31,7 @@ mod conformance;
 pub mod context;
 pub mod driver;
 pub mod emulated;
+mod ipc;
 pub mod peer;
 pub mod runner;
 mod selftest;
@@ -44,12 +45,12 @@ pub use snapshot::Snapshot;
 
 /// Every case of the suite.
 pub fn all_cases() -> Vec<Case> {
-    let lists: &[Vec<Case>] = &[conformance::cases(), vmm::cases()];
+    let lists: &[Vec<Case>] = &[conformance::cases(), ipc::cases(), vmm::cases()];
     lists.concat()
 }
 
 /// Every role that a case may start in another process.
 pub fn all_roles() -> Vec<Role> {
-    let lists: &[&[Role]] = &[selftest::ROLES, conformance::ROLES, vmm::ROLES];
+    let lists: &[&[Role]] = &[selftest::ROLES, conformance::ROLES, ipc::ROLES, vmm::ROLES];
     lists.concat()
 }

@@ -134,17 +134,17 @@ fn importer(report: &mut Report, arguments: Vec<String>) -> Result<(), Error> {
     })?;
     drop(channel);
     let buffer = imported.buffer();
-    report.chunks(&buffer)?;
+    report.chunks(buffer)?;
     let total = buffer.len();
     report.step("check", |report| {
-        common::check(&buffer, EXPORTED, report.progress("check", total))
+        common::check(buffer, EXPORTED, report.progress("check", total))
     })?;
     report.step("write back", |report| {
-        common::fill(&buffer, WRITTEN_BACK, report.progress("write back", total))
+        common::fill(buffer, WRITTEN_BACK, report.progress("write back", total))
     })?;
     report.wait("written")?;
     report.step("check after the exporter's end", |report| {
-        common::check(&buffer, WRITTEN_BACK, report.progress("check again", total))
+        common::check(buffer, WRITTEN_BACK, report.progress("check again", total))
     })?;
     Ok(())
 }

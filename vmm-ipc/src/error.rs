@@ -63,7 +63,7 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The operating system refused.
     System,
-    /// Memory could not be exported, imported or mapped: see [`Error::memory`].
+    /// Memory could not be exported, imported or mapped: see [`Error::memory_error`].
     Memory,
 }
 

@@ -273,6 +273,29 @@ impl Export {
         Ok((self.descriptor.encode(), fds))
     }
 
+    /// The other way: an export from a descriptor's bytes and its file descriptors, which came by a
+    /// transport of the caller's. It can be sent on, also by a process that has no CUDA; to map it,
+    /// see [`ImportOptions::import_parts`](crate::ImportOptions::import_parts).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Protocol`] for bytes that are no descriptor, or another number of file
+    /// descriptors than it has chunks.
+    pub fn from_parts(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Self> {
+        let attempt = "putting together a descriptor and its handles";
+        let descriptor = Descriptor::decode(bytes).map_err(|error| Error::wire(attempt, error))?;
+        let expected = match descriptor.handle_kind() {
+            HandleKind::PosixFd => descriptor.sizes().len(),
+            HandleKind::Fabric => 0,
+        };
+        if fds.len() != expected {
+            let came = fds.len();
+            let reason = format!("{came} file descriptors came, and {expected} belong here");
+            return Err(Error::new(ErrorKind::Protocol, attempt, reason));
+        }
+        Ok(Self::relay(descriptor, fds))
+    }
+
     /// The descriptor's bytes and the file descriptors themselves, and with them the ownership.
     pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         (self.descriptor.encode(), self.fds)

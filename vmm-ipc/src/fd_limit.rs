@@ -15,13 +15,10 @@ pub(crate) fn check(needed: usize, attempt: impl FnOnce() -> String) -> Result<(
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return Ok(());
     };
-    // One of the entries is the descriptor that reads the folder.
-    let open = match std::fs::read_dir("/proc/self/fd") {
-        Ok(entries) => entries.count().saturating_sub(1) as u64,
+    let Some(left) = left(limit) else {
         // Without /proc nobody can tell, and the operation finds out by itself.
-        Err(_) => return Ok(()),
+        return Ok(());
     };
-    let left = limit.saturating_sub(open);
     if needed as u64 <= left {
         return Ok(());
     }
@@ -31,4 +28,14 @@ pub(crate) fn check(needed: usize, attempt: impl FnOnce() -> String) -> Result<(
         format!("it takes {needed} file descriptors, and {left} of the process's {limit} are left"),
     )
     .advise("raise the limit with `ulimit -n`, or allocate fewer and larger chunks"))
+}
+
+/// How many numbers below `limit` are free. The limit is on numbers, so what has a higher one (from
+/// before the limit was lowered) takes nothing away.
+fn left(limit: u64) -> Option<u64> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let below = numbers.filter(|&number: &u64| number < limit).count() as u64;
+    // One of them reads the folder, where that has a number below the limit.
+    Some(limit.saturating_sub(below.saturating_sub(1)))
 }

@@ -1,14 +1,25 @@
 //! What this machine's driver offers: its version, every symbol of the table, and what each device
-//! says about virtual memory.
+//! says about virtual memory. Fails where the driver lacks a symbol of its own version or an older.
 //!
 //! `cargo run -p vmm-sys --example symbols`
 
 use std::error::Error;
 use std::ffi::CStr;
+use std::process::ExitCode;
 
 use vmm_sys::{CUdevice, CUdevice_attribute, Driver, Resolved};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match print() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print() -> Result<(), Box<dyn Error>> {
     let driver = Driver::load()?;
     let version = driver.version();
     println!("driver: CUDA {}.{}", version / 1000, version % 1000 / 10);
@@ -16,7 +27,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("this is a software emulator: no GPU is behind it");
     }
     print_symbols(&driver);
-    print_devices(&driver)
+    print_devices(&driver)?;
+    let lost: Vec<&str> = driver
+        .symbols()
+        .filter(|resolved| !resolved.found && resolved.symbol.tag as i32 <= version)
+        .map(|resolved| resolved.symbol.export)
+        .collect();
+    match lost.as_slice() {
+        [] => Ok(()),
+        _ => Err(format!("a driver of this version should have {}", lost.join(", ")).into()),
+    }
 }
 
 fn print_symbols(driver: &Driver) {

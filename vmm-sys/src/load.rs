@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use std::env;
+use std::error::Error as _;
 use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,10 @@ type GetProcAddress11 =
 
 /// The oldest driver with virtual memory management: CUDA 10.2.
 pub const OLDEST_VERSION: i32 = 10020;
+
+/// The version under which the driver keeps the per-thread forms of everything older, and below
+/// which it finds none of them. `cargo xtask abi-check` compares their types with the table's.
+const PER_THREAD_VERSION: c_int = 7000;
 
 /// The name that only this project's software driver answers.
 const EMULATOR: &CStr = c"vmmEmulatorVersion";
@@ -80,7 +85,11 @@ impl LoadOptions {
             kind: LoadErrorKind::LibraryNotFound {
                 paths: vec![path.to_owned()],
             },
-            detail: Some(error.to_string()),
+            // What the system's loader says is one step further down.
+            detail: Some(match error.source() {
+                Some(reason) => reason.to_string(),
+                None => error.to_string(),
+            }),
         })?;
         // SAFETY: the caller vouches that the library is a driver.
         unsafe { self.resolve(library, path) }
@@ -297,7 +306,12 @@ impl Ask<'_> {
         if symbol.tag as c_int > version {
             return Ok(core::ptr::null_mut());
         }
-        self.address(symbol.c_name, symbol.tag as c_int, Some(symbol))
+        let tag = symbol.tag as c_int;
+        let found = self.address(symbol.c_name, tag, Some(symbol))?;
+        if found.is_null() && self.per_thread && tag < PER_THREAD_VERSION {
+            return self.address(symbol.c_name, PER_THREAD_VERSION, Some(symbol));
+        }
+        Ok(found)
     }
 
     fn is_emulator(&self, version: c_int) -> bool {

@@ -257,12 +257,24 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
             return Err(format!("the CUDA {} headers lack {expression}", wheel.version()).into());
         }
     }
-    let (mut functions, mut undeclared) = (0, Vec::new());
+    let (mut functions, mut per_thread, mut undeclared) = (0, 0, Vec::new());
     for line in lines {
         if !known.contains(&line.pfn) {
             return Err(
                 format!("the CUDA {} headers have no {}", wheel.version(), line.pfn).into(),
             );
+        }
+        // What the loader takes instead where the per-thread default stream was chosen.
+        for ending in ["ptds", "ptsz"] {
+            let form = format!("PFN_{}_v{}_{ending}", line.symbol, line.tag.max(7000));
+            if known.contains(&form) {
+                writeln!(
+                    program,
+                    "\tsame(\"the type of {form}\", __builtin_types_compatible_p({form}, {}), 1);",
+                    line.pfn
+                )?;
+                per_thread += 1;
+            }
         }
         if known.contains(&line.export) {
             writeln!(
@@ -279,7 +291,8 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
     let members = run_program(&include, wheel, &program, older)?;
     let (compared, newer) = (compared - members, newer + members);
     println!(
-        "CUDA {}: {compared} sizes, alignments, offsets and constants and {functions} functions agree; \
+        "CUDA {}: {compared} sizes, alignments, offsets and constants, {functions} functions \
+         and {per_thread} per-thread forms agree; \
          {newer} names are newer than these headers; exported names that they do not declare: {}",
         wheel.version(),
         if undeclared.is_empty() {

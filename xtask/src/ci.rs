@@ -12,7 +12,7 @@ const HELP: &str = "\
 cargo xtask ci [STEP...]
 
 Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
-Needs cargo-deny, which .ci/run installs.
+Needs cargo-deny, cargo-fuzz and a nightly toolchain; .ci/run installs the first two.
 ";
 
 struct Step {
@@ -53,6 +53,51 @@ const STEPS: &[Step] = &[
     Step {
         name: "abi-check",
         run: |sh| Ok(cmd!(sh, "cargo xtask abi-check").run()?),
+    },
+    Step {
+        name: "features",
+        // All of them together are clippy's; this is none of them.
+        run: |sh| {
+            Ok(cmd!(
+                sh,
+                "cargo check --locked --workspace --all-targets --no-default-features"
+            )
+            .run()?)
+        },
+    },
+    Step {
+        name: "package",
+        // A crate whose dependencies are not published yet cannot be packed, only listed.
+        run: |sh| {
+            cmd!(
+                sh,
+                "cargo package --locked --no-verify --quiet --package vmm-sys"
+            )
+            .run()?;
+            for package in ["vmm", "vmm-ipc"] {
+                cmd!(sh, "cargo package --locked --list --package {package}")
+                    .ignore_stdout()
+                    .run()?;
+            }
+            Ok(())
+        },
+    },
+    Step {
+        name: "fuzz",
+        // A smoke run: that the targets build, and that the kept corpus finds nothing.
+        run: |sh| {
+            let _folder = sh.push_dir(root().join("vmm-ipc"));
+            // What it finds new is written to the first folder, so that the kept corpus stays as it is.
+            let (new, kept) = ("fuzz/target/smoke", "fuzz/corpus/decode");
+            sh.create_dir(new)?;
+            let (runs, seconds) = ("-runs=200000", "-max_total_time=20");
+            cmd!(
+                sh,
+                "cargo +nightly fuzz run decode {new} {kept} -- {runs} {seconds}"
+            )
+            .run()?;
+            Ok(())
+        },
     },
     Step {
         name: "deny",

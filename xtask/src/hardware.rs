@@ -36,6 +36,10 @@ pub struct Part {
 }
 
 pub const PROGRAMS: &[Program] = &[
+    Program::Example {
+        package: "vmm-sys",
+        name: "symbols",
+    },
     Program::Bin {
         package: "vmm-tests",
         name: "vmm-suite",
@@ -66,6 +70,12 @@ pub const PROGRAMS: &[Program] = &[
 ];
 
 pub const PARTS: &[Part] = &[
+    Part {
+        name: "symbols",
+        quick: true,
+        seconds: 20,
+        command: "./symbols",
+    },
     Part {
         name: "share",
         quick: true,

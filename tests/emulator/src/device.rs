@@ -77,7 +77,7 @@ pub(crate) fn attribute(device: &Device, config: &Config, attribute: c_int) -> O
         return Some(*value);
     }
     let value = match attribute {
-        1 | 2 | 3 => 1024,
+        1..=3 => 1024,
         4 => 64,
         5 => c_int::MAX,
         6 | 7 => 65_535,
@@ -108,7 +108,7 @@ pub(crate) fn attribute(device: &Device, config: &Config, attribute: c_int) -> O
         134 => 0,
         131 => -1,
         141 | 145 => 1,
-        1..=161 => 0,
+        attribute if (1..=161).contains(&attribute) => 0,
         _ => return None,
     };
     Some(value)

@@ -63,7 +63,7 @@ impl Raised {
 impl Drop for Raised {
     fn drop(&mut self) {
         if self.soft < self.hard {
-            let _ = setrlimit(Resource::Nofile, self.before.clone());
+            let _ = setrlimit(Resource::Nofile, self.before);
         }
     }
 }

@@ -13,14 +13,15 @@ const EMPTY: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 /// Address space that costs nothing; `OUT_OF_MEMORY` where there is none left.
 pub(crate) fn reserve(size: u64, alignment: u64, hint: u64) -> Result<u64> {
-    if hint != 0 && hint.is_multiple_of(alignment) {
-        if let Ok(address) = anonymous(hint, size, EMPTY | MapFlags::FIXED_NOREPLACE) {
-            if address == hint {
-                return Ok(address);
-            }
-            // A kernel without FIXED_NOREPLACE takes the hint as a mere hint.
-            unmap(address, size);
+    if hint != 0
+        && hint.is_multiple_of(alignment)
+        && let Ok(address) = anonymous(hint, size, EMPTY | MapFlags::FIXED_NOREPLACE)
+    {
+        if address == hint {
+            return Ok(address);
         }
+        // A kernel without FIXED_NOREPLACE takes the hint as a mere hint.
+        unmap(address, size);
     }
     let roomy = size.checked_add(alignment).ok_or(Code::OUT_OF_MEMORY)?;
     let start = anonymous(0, roomy, EMPTY)?;

@@ -1,6 +1,7 @@
 //! Sharing from end to end, on whatever driver is under test.
 
 mod refusals;
+mod rollback;
 mod share;
 
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::{Case, Context, Failure, Role};
 
 /// Every case on sharing.
 pub fn cases() -> Vec<Case> {
-    [share::CASES, refusals::CASES].concat()
+    [share::CASES, refusals::CASES, rollback::CASES].concat()
 }
 
 /// Every role of these cases.

@@ -5,7 +5,6 @@ use crate::code::Code;
 use crate::core::{config, initialise};
 use crate::symbols::{self, Answer};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::ptr::null_mut;
 
 pub(crate) unsafe extern "C" fn cuInit(flags: c_uint) -> Code {
     enter_early("cuInit", || initialise(flags))
@@ -50,7 +49,7 @@ pub(crate) unsafe extern "C" fn cuGetProcAddress(
         function.check()?;
         let answer = find(symbol, version, flags)?;
         function.set(answer.address())?;
-        if answer.address() == null_mut() {
+        if answer.address().is_null() {
             Err(Code::NOT_FOUND)
         } else {
             Ok(())

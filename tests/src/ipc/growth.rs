@@ -1,0 +1,214 @@
+//! A buffer that grows while others have it mapped.
+
+use std::os::fd::OwnedFd;
+
+use vmm::Buffer;
+use vmm_ipc::wire::Update;
+use vmm_ipc::{Capacity, ErrorKind, Export, Exporter, ImportOptions, Imported, PeerPolicy};
+
+use super::{allocator, channel_to, expect_filled, fill};
+use crate::{Case, Context, Failure, Link, cases};
+
+pub const CASES: &[Case] = cases![
+    growth_reaches_several_importers_at_the_same_address,
+    a_grow_exports_and_sends_the_new_chunks_alone: emulator_only(),
+    an_importer_with_too_little_room_moves_and_its_old_value_stays_valid,
+    updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works,
+    an_update_of_another_buffer_is_refused,
+    what_did_not_grow_from_the_exported_buffer_is_refused,
+];
+
+/// Imports a buffer, then takes updates until there are no more, and says after each what it has.
+pub fn growing_importer(context: &Context, mut link: Link) -> Result<(), Failure> {
+    let mut channel = vmm_ipc::Channel::from_fd(link.take_data()?, PeerPolicy::SameUser)?;
+    let mut imported = ImportOptions::read_write().receive(context.driver()?, &mut channel)?;
+    let address = imported.buffer().address();
+    loop {
+        expect_filled(imported.buffer(), imported.buffer().chunk_count(), 1)?;
+        assert_eq!(imported.buffer().address(), address, "the buffer moved");
+        link.say(&format!(
+            "{} chunks of generation {}",
+            imported.buffer().chunk_count(),
+            imported.generation()
+        ))?;
+        match imported.receive_update(&mut channel) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Hangup => return link.say("hangup"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A buffer of two chunks with room for `room`, and its export.
+fn start(context: &Context, room: usize) -> Result<(Buffer, Export), Failure> {
+    let allocator = allocator(context)?;
+    let granularity = allocator.granularity();
+    let buffer = allocator.allocate_with_capacity(2 * granularity, room * granularity)?;
+    fill(&buffer, 1)?;
+    let export = Exporter::new(&context.device()?)?.export(&buffer)?;
+    Ok((buffer, export))
+}
+
+/// The buffer with so many chunks more.
+fn grown(buffer: &Buffer, chunks: usize) -> Result<Buffer, Failure> {
+    let grown = buffer.grow(buffer.len() + chunks * buffer.granularity())?;
+    fill(&grown, 1)?;
+    Ok(grown)
+}
+
+fn import(context: &Context, export: &Export, options: ImportOptions) -> Result<Imported, Failure> {
+    let (bytes, fds) = export.to_parts()?;
+    Ok(options.import_parts(context.driver()?, &bytes, fds)?)
+}
+
+/// What travels with an update.
+fn update_fds(export: &Export, update: &Update) -> Result<Vec<OwnedFd>, Failure> {
+    let new = export.fds().skip(update.first_chunk() as usize);
+    let fds = new
+        .take(update.sizes().len())
+        .map(|fd| fd.try_clone_to_owned());
+    Ok(fds.collect::<Result<_, _>>()?)
+}
+
+fn growth_reaches_several_importers_at_the_same_address(context: &Context) -> Result<(), Failure> {
+    let (mut buffer, mut export) = start(context, 100)?;
+    let mut peers = Vec::new();
+    for _ in 0..3 {
+        let mut peer = context.peer("ipc::growing importer")?;
+        let mut channel = channel_to(&mut peer)?;
+        export.send(&mut channel)?;
+        peer.expect("2 chunks of generation 0")?;
+        peers.push((peer, channel));
+    }
+    // The second step does not fit one message.
+    for (generation, (more, all)) in [(1, 3), (80, 83), (2, 85)].into_iter().enumerate() {
+        buffer = grown(&buffer, more)?;
+        let update = export.grow(&buffer)?;
+        assert_eq!(update.sizes().len(), more);
+        for (peer, channel) in &mut peers {
+            let reached = export.send_updates(channel, generation as u64)?;
+            assert_eq!(reached, generation as u64 + 1);
+            peer.expect(&format!("{all} chunks of generation {reached}"))?;
+        }
+    }
+    // Who comes late gets everything at once.
+    let mut late = context.peer("ipc::growing importer")?;
+    let mut channel = channel_to(&mut late)?;
+    export.send(&mut channel)?;
+    late.expect("85 chunks of generation 3")?;
+    peers.push((late, channel));
+    for (mut peer, channel) in peers {
+        drop(channel);
+        peer.expect("hangup")?;
+        peer.finish()?;
+    }
+    Ok(())
+}
+
+fn a_grow_exports_and_sends_the_new_chunks_alone(context: &Context) -> Result<(), Failure> {
+    let emulator = vmm_emulator::Emulator::current();
+    let (buffer, mut export) = start(context, 64)?;
+    let mut imported = import(context, &export, ImportOptions::read_only())?;
+    let buffer = grown(&buffer, 1)?;
+    let before = emulator.all_calls();
+    export.grow(&buffer)?;
+    let update = export.updates_since(0).last().cloned().unwrap();
+    imported.extend(&update, update_fds(&export, &update)?)?;
+    let made = |name: &str| emulator.calls(name) - before.get(name).copied().unwrap_or(0);
+    for (name, times) in [
+        ("cuMemExportToShareableHandle", 1),
+        ("cuMemImportFromShareableHandle", 1),
+        ("cuMemMap", 1),
+        ("cuMemSetAccess", 1),
+        ("cuMemAddressReserve", 0),
+        ("cuMemGetAllocationGranularity", 0),
+    ] {
+        assert_eq!(made(name), times, "{name}");
+    }
+    expect_filled(imported.buffer(), 3, 1)
+}
+
+fn an_importer_with_too_little_room_moves_and_its_old_value_stays_valid(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 64)?;
+    let mut imported = import(
+        context,
+        &export,
+        ImportOptions::read_write().capacity(Capacity::Exact),
+    )?;
+    let old = imported.buffer().alias();
+    let buffer = grown(&buffer, 3)?;
+    let update = export.grow(&buffer)?.clone();
+    imported.extend(&update, update_fds(&export, &update)?)?;
+    assert_eq!(imported.buffer().len(), buffer.len());
+    expect_filled(imported.buffer(), 5, 1)?;
+    expect_filled(&old, 2, 1)?;
+    old.write(5, b"through the old value")?;
+    old.synchronize()?;
+    let mut bytes = [0; 21];
+    imported.buffer().read(5, &mut bytes)?;
+    assert_eq!(&bytes, b"through the old value");
+    buffer.read(5, &mut bytes)?;
+    assert_eq!(&bytes, b"through the old value");
+    Ok(())
+}
+
+fn updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 64)?;
+    let mut imported = import(context, &export, ImportOptions::read_only())?;
+    let buffer = grown(&buffer, 1)?;
+    let first = export.grow(&buffer)?.clone();
+    let buffer = grown(&buffer, 2)?;
+    let second = export.grow(&buffer)?.clone();
+    assert_eq!(export.updates_since(0).len(), 2);
+    assert_eq!(export.updates_since(1), std::slice::from_ref(&second));
+
+    let before = context.snapshot()?;
+    let refused = |imported: &mut Imported, update: &Update, word: &str| {
+        let error = imported
+            .extend(update, update_fds(&export, update)?)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfOrder, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+        Ok::<_, Failure>(())
+    };
+    refused(&mut imported, &second, "missed")?;
+    context.assert_as(&before)?;
+    expect_filled(imported.buffer(), 2, 1)?;
+    imported.extend(&first, update_fds(&export, &first)?)?;
+    let before = context.snapshot()?;
+    refused(&mut imported, &first, "repetition")?;
+    context.assert_as(&before)?;
+    imported.extend(&second, update_fds(&export, &second)?)?;
+    refused(&mut imported, &first, "repetition")?;
+    expect_filled(imported.buffer(), 5, 1)?;
+    let anew = import(context, &export, ImportOptions::read_only())?;
+    assert_eq!((anew.generation(), anew.id()), (2, imported.id()));
+    expect_filled(anew.buffer(), 5, 1)
+}
+
+fn an_update_of_another_buffer_is_refused(context: &Context) -> Result<(), Failure> {
+    let (_, export) = start(context, 8)?;
+    let mut imported = import(context, &export, ImportOptions::read_only())?;
+    let (other, mut its_export) = start(context, 8)?;
+    let update = its_export.grow(&grown(&other, 1)?)?.clone();
+    let fds = update_fds(&its_export, &update)?;
+    let error = imported.extend(&update, fds).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfOrder, "{error}");
+    expect_filled(imported.buffer(), 2, 1)
+}
+
+fn what_did_not_grow_from_the_exported_buffer_is_refused(context: &Context) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 8)?;
+    let (other, _) = start(context, 8)?;
+    let before = context.snapshot()?;
+    for wrong in [&buffer, &grown(&other, 1)?] {
+        let error = export.grow(wrong).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert_eq!((export.generation(), export.fds().len()), (0, 2));
+    }
+    context.assert_as(&before)
+}
