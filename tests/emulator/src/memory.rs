@@ -73,6 +73,8 @@ impl Memory {
             None => Arc::new(Physical::import(fd)?),
         };
         self.lingering.remove(&inode);
+        // What came by a descriptor is charged for as long as one is open, also after the release.
+        self.exported.insert(inode, ());
         Ok(self.insert(physical, true))
     }
 
