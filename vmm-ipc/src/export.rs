@@ -17,7 +17,7 @@ use crate::wire::{
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 
 /// Exports buffers of one device.
 ///

@@ -7,7 +7,7 @@ use vmm::{Access, Allocation, Buffer, Device, Driver, FabricHandle, MapOptions, 
 
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{Export, Progress};
+use crate::export::{BATCH, Export, Progress};
 use crate::fd_limit;
 use crate::handle;
 use crate::limits::Limits;
@@ -139,7 +139,7 @@ impl<'a> ImportOptions<'a> {
         let (id, generation) = (descriptor.id(), descriptor.generation());
         let expected = Expected::of_offer(&descriptor);
         let mut transfer = Transfer::new(expected, deadline);
-        let result = self.start(driver, &descriptor).and_then(|mut building| {
+        let result = self.start(driver, &descriptor, 0).and_then(|mut building| {
             transfer.run(channel, |fds| building.add(fds))?;
             building.finish(descriptor)
         });
@@ -161,7 +161,7 @@ impl<'a> ImportOptions<'a> {
         if fds.len() != expected.fds {
             return Err(wrong_count("importing a buffer", fds.len(), expected.fds));
         }
-        let mut building = self.start(driver, &descriptor)?;
+        let mut building = self.start(driver, &descriptor, fds.len())?;
         building.add(fds)?;
         building.finish(descriptor)
     }
@@ -183,7 +183,12 @@ impl<'a> ImportOptions<'a> {
     }
 
     /// Check what can be checked before anything is imported.
-    fn start(self, driver: &Driver, descriptor: &Descriptor) -> Result<Building<'a>> {
+    fn start(
+        self,
+        driver: &Driver,
+        descriptor: &Descriptor,
+        already_open: usize,
+    ) -> Result<Building<'a>> {
         let attempt = || format!("importing buffer {}", descriptor.id());
         check_limits(
             &self.limits,
@@ -209,12 +214,13 @@ impl<'a> ImportOptions<'a> {
             Capacity::AsExported => descriptor.capacity() as usize,
         };
         if descriptor.handle_kind() == HandleKind::PosixFd {
-            // Kept or not, a batch of them is open at a time, and all are where they come in one.
-            let needed = if self.keep_handles {
-                descriptor.sizes().len()
-            } else {
-                0
+            // Those that are not kept are open a batch at a time.
+            let chunks = descriptor.sizes().len();
+            let needed = match self.keep_handles {
+                true => chunks,
+                false => chunks.min(BATCH),
             };
+            let needed = needed.saturating_sub(already_open);
             fd_limit::check(needed, attempt)?;
         }
         let mut options = MapOptions::new(self.access).capacity(capacity);

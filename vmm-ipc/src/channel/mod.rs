@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 pub use self::listener::Listener;
@@ -43,15 +44,20 @@ pub struct Received {
     pub fds: Vec<OwnedFd>,
 }
 
+/// How long to pause before a full listener is tried again.
+const RETRY: Duration = Duration::from_millis(2);
+
 /// How long each call waits at most, unless it is told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Channel {
-    /// Connect to the [`Listener`] at `path`, as the same user.
+    /// Connect to the [`Listener`] at `path`, as the same user. Waits for a busy one for
+    /// [`DEFAULT_TIMEOUT`] at most.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Hangup`] where nobody listens; [`ErrorKind::Peer`] where another user does.
+    /// [`ErrorKind::Hangup`] where nobody listens; [`ErrorKind::Peer`] where another user does;
+    /// [`ErrorKind::Timeout`].
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
         Self::connect_with(path, PeerPolicy::SameUser)
     }
@@ -68,11 +74,24 @@ impl Channel {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )
         .map_err(|errno| Error::os(attempt(), errno))?;
-        rustix::net::connect(&socket, &address).map_err(|errno| Error::os(attempt(), errno))?;
+        let deadline = Deadline::after(DEFAULT_TIMEOUT);
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                // The listener's queue is full, and nothing tells when it no longer is.
+                Err(Errno::AGAIN) if deadline.left().is_some() => std::thread::sleep(RETRY),
+                Err(Errno::AGAIN) => {
+                    let reason = "the listener did not accept in time";
+                    return Err(Error::new(ErrorKind::Timeout, attempt(), reason));
+                }
+                Err(errno) => return Err(Error::os(attempt(), errno)),
+            }
+        }
         Self::from_fd(socket, policy)
     }
 
