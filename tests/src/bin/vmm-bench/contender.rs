@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use crate::Result;
 use crate::case::Case;
@@ -11,7 +12,7 @@ use crate::case::Case;
 pub struct Entry {
     pub label: &'static str,
     program: &'static str,
-    /// An interpreter and what follows the program's name; a program of its own has none.
+    /// For a Python program, its argument.
     python: Option<&'static str>,
 }
 
@@ -58,6 +59,8 @@ pub struct Contender {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// Why it is not measured any more.
+    failed: Option<String>,
 }
 
 impl Contender {
@@ -87,6 +90,7 @@ impl Contender {
             child,
             input,
             output: BufReader::new(output),
+            failed: None,
         };
         if entry.is_peer() {
             // It says that it is there, or in one sentence why not.
@@ -106,7 +110,16 @@ impl Contender {
         self.entry.is_peer()
     }
 
+    /// One round. A program that failed once is not asked again.
     pub fn round(&mut self, case: &Case) -> Result<Values> {
+        if let Some(failed) = &self.failed {
+            return Err(format!("not run after: {failed}").into());
+        }
+        self.ask(case)
+            .inspect_err(|error| self.failed = Some(error.to_string()))
+    }
+
+    fn ask(&mut self, case: &Case) -> Result<Values> {
         let input = self.input.as_mut().ok_or("a program without input")?;
         writeln!(input, "share {} {}", case.chunks, case.size)?;
         input.flush()?;
@@ -126,6 +139,13 @@ impl Drop for Contender {
     fn drop(&mut self) {
         // The end of its input ends it.
         self.input = None;
+        for _ in 0..50 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
