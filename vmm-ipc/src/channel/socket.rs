@@ -56,6 +56,9 @@ impl Socket {
         fds: &[BorrowedFd<'_>],
         deadline: Deadline,
     ) -> Result<()> {
+        if fds.len() > MAX_FDS {
+            return Err(too_many());
+        }
         let header = frame.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut sent = 0;
@@ -64,8 +67,7 @@ impl Socket {
             let mut control = SendAncillaryBuffer::new(&mut space);
             // They go with the first byte, and only once.
             if sent == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                let reason = format!("a message carries at most {MAX_FDS} file descriptors");
-                return Err(Error::new(ErrorKind::InvalidArgument, SENDING, reason));
+                return Err(too_many());
             }
             let rest = [
                 IoSlice::new(header.get(sent..).unwrap_or_default()),
@@ -244,6 +246,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 const SENDING: &str = "sending to the peer";
 const RECEIVING: &str = "receiving from the peer";
+
+fn too_many() -> Error {
+    let reason = format!("a message carries at most {MAX_FDS} file descriptors");
+    Error::new(ErrorKind::InvalidArgument, SENDING, reason)
+}
 
 /// The kernel drops what this process has no numbers left for.
 fn cut_off() -> Error {

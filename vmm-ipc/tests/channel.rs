@@ -1,0 +1,261 @@
+//! The channel without a driver: long messages, full buffers, deadlines, who may talk, and where.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use vmm_ipc::wire::{BufferId, Descriptor, MAX_FDS, Message};
+use vmm_ipc::{Channel, ErrorKind, Limits, Listener, PeerPolicy};
+
+const SOON: Duration = Duration::from_millis(150);
+
+fn offer(chunks: u32) -> Message {
+    let total = 88 + chunks * 8;
+    let mapped = u64::from(chunks) << 21;
+    let mut bytes = Vec::new();
+    bytes.extend(b"VMMD");
+    bytes.extend([1, 0, 0, 0]);
+    bytes.extend(total.to_le_bytes());
+    bytes.extend(chunks.to_le_bytes());
+    bytes.extend([7; 40]);
+    bytes.extend([1, 1, 0, 0, 0, 0, 0, 0]);
+    for value in [1 << 21, mapped, mapped] {
+        bytes.extend(u64::to_le_bytes(value));
+    }
+    bytes.extend((0..chunks).flat_map(|_| (1_u64 << 21).to_le_bytes()));
+    Message::Offer(Descriptor::decode(&bytes).unwrap())
+}
+
+fn sockets(kind: SocketType) -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn channels(kind: SocketType) -> (Channel, Channel) {
+    let (a, b) = sockets(kind);
+    for socket in [&a, &b] {
+        // As small as it gets: a long message fills it many times over.
+        rustix::net::sockopt::set_socket_send_buffer_size(socket, 1).unwrap();
+    }
+    let channel = |fd| Channel::from_fd(fd, PeerPolicy::SameUser);
+    (channel(a).unwrap(), channel(b).unwrap())
+}
+
+#[test]
+fn messages_of_any_length_pass_through_small_buffers() {
+    // One packet has to fit the buffer; a stream is cut wherever it is full.
+    for (kind, lengths) in [
+        (SocketType::STREAM, &[1, 4000, 5000, 60_000][..]),
+        (SocketType::SEQPACKET, &[1, 200][..]),
+    ] {
+        let (mut a, mut b) = channels(kind);
+        for &length in lengths {
+            let message = offer(length);
+            let expected = message.clone();
+            let sending = std::thread::spawn(move || {
+                a.send(&message, &[]).unwrap();
+                a
+            });
+            assert_eq!(b.receive().unwrap().message, expected);
+            a = sending.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn long_messages_pass_in_packets_of_usual_buffers() {
+    let (mut a, mut b) = Channel::pair().unwrap();
+    let message = offer(60_000);
+    let expected = message.clone();
+    let sending = std::thread::spawn(move || a.send(&message, &[]).map(|()| a));
+    assert_eq!(b.receive().unwrap().message, expected);
+    sending.join().unwrap().unwrap();
+}
+
+#[test]
+fn as_many_descriptors_as_the_kernel_takes_come_with_one_message_and_no_more() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    for kind in [SocketType::SEQPACKET, SocketType::STREAM] {
+        let (a, b) = sockets(kind);
+        let mut a = Channel::from_fd(a, PeerPolicy::SameUser).unwrap();
+        let mut b = Channel::from_fd(b, PeerPolicy::SameUser).unwrap();
+        let handles = |count: usize| Message::Handles {
+            id: BufferId([1; 16]),
+            first: 0,
+            count: count as u32,
+        };
+        a.send(&handles(MAX_FDS), &[file.as_fd(); MAX_FDS]).unwrap();
+        let received = b.receive().unwrap();
+        assert_eq!(received.fds.len(), MAX_FDS);
+        for fd in received.fds {
+            let flags = rustix::io::fcntl_getfd(&fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+        let error = a
+            .send(&handles(MAX_FDS + 1), &[file.as_fd(); MAX_FDS + 1])
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}
+
+#[test]
+fn every_wait_ends_at_its_deadline() {
+    let (mut a, mut b) = channels(SocketType::STREAM);
+    a.set_timeout(SOON);
+    b.set_timeout(SOON);
+    let begin = Instant::now();
+    let error = b.receive().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    // Nobody reads what is more than the buffer holds.
+    let error = a.send(&offer(60_000), &[]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.is_retryable());
+    let error = Listener::new().unwrap().accept(SOON).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    let took = begin.elapsed();
+    assert!((3 * SOON..30 * SOON).contains(&took), "{took:?}");
+}
+
+#[test]
+fn a_hangup_ends_every_wait_at_once() {
+    for kind in [SocketType::SEQPACKET, SocketType::STREAM] {
+        let (a, mut b) = channels(kind);
+        let waiting = std::thread::spawn(move || (b.receive().unwrap_err(), b));
+        std::thread::sleep(Duration::from_millis(20));
+        let begin = Instant::now();
+        drop(a);
+        let (error, mut b) = waiting.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Hangup, "{error}");
+        let error = b.send(&offer(10), &[]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Hangup, "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(2));
+    }
+    // Also the wait for room.
+    let (mut a, b) = channels(SocketType::STREAM);
+    let waiting = std::thread::spawn(move || a.send(&offer(60_000), &[]).unwrap_err());
+    std::thread::sleep(Duration::from_millis(20));
+    drop(b);
+    assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Hangup);
+}
+
+#[test]
+fn the_length_of_messages_is_bounded_by_what_the_receiver_set() {
+    let (mut a, mut b) = Channel::pair().unwrap();
+    b.set_limits(Limits::new().chunks(100));
+    a.send(&offer(100), &[]).unwrap();
+    b.receive().unwrap();
+    a.send(&offer(3000), &[]).unwrap();
+    let error = b.receive().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+}
+
+#[test]
+fn only_unix_sockets_that_keep_a_connection_are_taken() {
+    let (datagrams, _other) = sockets(SocketType::DGRAM);
+    let network = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let connected = std::net::TcpStream::connect(network.local_addr().unwrap()).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    for (fd, word) in [
+        (datagrams, "SEQPACKET and STREAM"),
+        (connected.into(), "Unix sockets"),
+        (file.into(), "socket"),
+    ] {
+        let error = Channel::from_fd(fd, PeerPolicy::SameUser).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
+fn a_listener_has_a_folder_of_its_own_that_goes_with_it() {
+    let listener = Listener::new().unwrap();
+    let other = Listener::new().unwrap();
+    let path = listener.path().to_owned();
+    let folder = path.parent().unwrap().to_owned();
+    assert_ne!(path, other.path());
+    assert!(path.metadata().unwrap().file_type().is_socket());
+    assert_eq!(
+        folder.metadata().unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    let mut client = Channel::connect(&path).unwrap();
+    let mut server = listener.accept(SOON).unwrap();
+    assert_eq!(server.peer().pid, std::process::id() as i32);
+    client.send(&offer(3), &[]).unwrap();
+    assert_eq!(server.receive().unwrap().message, offer(3));
+    drop(listener);
+    assert!(!path.exists() && !folder.exists());
+    assert_eq!(
+        Channel::connect(&path).unwrap_err().kind(),
+        ErrorKind::Hangup
+    );
+    // What was connected stays so.
+    server.send(&offer(4), &[]).unwrap();
+    assert_eq!(client.receive().unwrap().message, offer(4));
+}
+
+#[test]
+fn a_listener_at_a_path_of_the_callers_leaves_alone_what_it_did_not_make() {
+    let folder = Listener::new().unwrap();
+    let folder_path = folder.path().parent().unwrap().to_owned();
+    let path = folder_path.join("mine");
+    let listener = Listener::bind(&path, PeerPolicy::SameUser).unwrap();
+    assert!(Listener::bind(&path, PeerPolicy::SameUser).is_err());
+    assert!(
+        path.exists(),
+        "the socket of the one that is there was removed"
+    );
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "another's").unwrap();
+    drop(listener);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "another's");
+    std::fs::remove_file(&path).unwrap();
+    let long = folder_path.join("x".repeat(200));
+    let error = Listener::bind(long, PeerPolicy::SameUser).unwrap_err();
+    assert!(error.to_string().contains("107 bytes"), "{error}");
+}
+
+#[test]
+fn a_stranger_is_refused_and_the_next_is_served() {
+    let mut listener = Listener::new().unwrap();
+    let path = listener.path().to_owned();
+    let stranger = rustix::process::geteuid().as_raw().wrapping_add(1);
+    listener.set_policy(PeerPolicy::User(stranger));
+    let mut client = Channel::connect(&path).unwrap();
+    let error = listener.accept(SOON).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Peer, "{error}");
+    assert!(!error.is_retryable());
+    assert_eq!(client.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    listener.set_policy(PeerPolicy::SameUser);
+    let _client = Channel::connect(&path).unwrap();
+    listener.accept(SOON).unwrap();
+    let error = Channel::connect_with(&path, PeerPolicy::User(stranger)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Peer, "{error}");
+}
+
+#[test]
+fn signals_do_not_end_a_wait() {
+    unsafe extern "C" {
+        fn signal(number: i32, handler: extern "C" fn(i32)) -> usize;
+    }
+    extern "C" fn nothing(_: i32) {}
+    let usr1 = rustix::process::Signal::USR1;
+    // SAFETY: the handler does nothing, so it may interrupt anything.
+    unsafe { signal(usr1.as_raw(), nothing) };
+    let (mut a, mut b) = channels(SocketType::STREAM);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                rustix::process::kill_process(rustix::process::getpid(), usr1).unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let receiving = scope.spawn(|| b.receive().map(|received| received.message));
+        std::thread::sleep(SOON);
+        let sent = a.send(&offer(20_000), &[]);
+        let received = receiving.join();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        sent.unwrap();
+        assert_eq!(received.unwrap().unwrap(), offer(20_000));
+    });
+}
