@@ -171,6 +171,21 @@ pub fn describe(driver: &str) -> Result<String> {
     ))
 }
 
+/// What a chunk of a descriptor costs to encode and decode: chunks, and nanoseconds of each.
+pub fn codec() -> Result<Vec<(f64, f64, f64)>> {
+    let output = Command::new(beside("bench-crate")?).arg("codec").output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().into());
+    }
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |line| {
+        let values = parse(line)?;
+        let value = |key: &str| values.get(key).copied().ok_or("a value is missing");
+        Ok((value("chunks")?, value("encode")?, value("decode")?))
+    };
+    lines.lines().map(line).collect()
+}
+
 fn choose_driver(command: &mut Command, driver: &str) {
     command.env(vmm_tests::driver::VARIABLE, driver);
     if driver == "cuda" {

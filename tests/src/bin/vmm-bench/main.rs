@@ -62,6 +62,8 @@ fn run() -> Result {
     raise_fd_limit()?;
     let machine = contender::describe(&options.driver)?;
     println!("{machine}");
+    // Before the other programs are there to disturb it.
+    let codec = contender::codec()?;
     let mut contenders = Vec::new();
     let mut absent = Vec::new();
     for entry in CONTENDERS {
@@ -78,7 +80,7 @@ fn run() -> Result {
     for (label, why) in &absent {
         println!("{label}: {why}");
     }
-    let mut report = Report::new(machine, absent);
+    let mut report = Report::new(machine, absent, codec);
     let end = Instant::now() + Duration::from_secs(options.seconds);
     for (index, case) in CASES.iter().enumerate() {
         let weights: f64 = CASES.iter().skip(index).map(|case| case.weight).sum();

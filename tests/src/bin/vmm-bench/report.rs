@@ -11,6 +11,8 @@ use crate::{Measured, Result, plot};
 pub struct Report {
     machine: String,
     absent: Vec<(&'static str, String)>,
+    /// Chunks, and nanoseconds a chunk to encode and to decode.
+    codec: Vec<(f64, f64, f64)>,
     cases: Vec<(&'static Case, Vec<Measured>)>,
 }
 
@@ -24,10 +26,15 @@ const STEPS: &[(&str, &str)] = &[
 ];
 
 impl Report {
-    pub fn new(machine: String, absent: Vec<(&'static str, String)>) -> Self {
+    pub fn new(
+        machine: String,
+        absent: Vec<(&'static str, String)>,
+        codec: Vec<(f64, f64, f64)>,
+    ) -> Self {
         Report {
             machine,
             absent,
+            codec,
             cases: Vec::new(),
         }
     }
@@ -92,6 +99,10 @@ impl Report {
                 );
             }
         }
+        text.push_str("\n### descriptor\n\n| chunks | encode, ns a chunk | decode, ns a chunk |\n|---|---|---|\n");
+        for (chunks, encode, decode) in &self.codec {
+            let _ = writeln!(text, "| {chunks} | {encode:.2} | {decode:.2} |");
+        }
         for (label, why) in &self.absent {
             let _ = write!(text, "\n{label} is not in the table: {why}.\n");
         }
@@ -149,6 +160,14 @@ impl Report {
                 text.push('}');
             }
             text.push_str("\n    ]}");
+        }
+        text.push_str("\n  ],\n  \"codec_ns_per_chunk\": [");
+        for (index, (chunks, encode, decode)) in self.codec.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let _ = write!(
+                text,
+                "{comma}\n    {{\"chunks\": {chunks}, \"encode\": {encode:.3}, \"decode\": {decode:.3}}}"
+            );
         }
         text.push_str("\n  ]\n}\n");
         text
