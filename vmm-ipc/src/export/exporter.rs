@@ -1,0 +1,193 @@
+//! What makes exports, and the one that it keeps alive so that the others are cheap.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vmm::{Allocation, Allocator, Buffer, ChunkPolicy, Device, HandleTypes, Location};
+
+use super::{Export, fabric_handles};
+use crate::channel::Channel;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fd_limit;
+use crate::random;
+use crate::wire::{BufferId, Descriptor, DescriptorFields, Message, Place};
+
+/// Exports buffers of one device.
+///
+/// It keeps one granule of memory exported for as long as it lives: exporting while no other export
+/// of the process is alive costs the driver twenty times more, and so does closing the last one. So
+/// make one `Exporter` early and keep it. What it holds, one file descriptor and one granule of
+/// memory, goes when it and all its exports are gone.
+#[derive(Clone, Debug)]
+pub struct Exporter {
+    device: Device,
+    anchor: Option<Arc<Anchor>>,
+}
+
+/// The export that stays alive.
+#[derive(Debug)]
+pub(super) struct Anchor {
+    // In this order: the memory goes with its last handle.
+    _fd: OwnedFd,
+    _memory: Allocation,
+}
+
+impl Exporter {
+    /// For buffers of `device` that are shared as file descriptors.
+    ///
+    /// # Errors
+    ///
+    /// Those of allocating and exporting one granule: [`ErrorKind::Memory`],
+    /// [`ErrorKind::FdLimit`].
+    pub fn new(device: &Device) -> Result<Self> {
+        let attempt = "setting up an exporter";
+        let anchor = || -> vmm::Result<Anchor> {
+            let allocator = Allocator::builder(device)
+                .handle_types(HandleTypes::POSIX_FD)
+                .chunk_policy(ChunkPolicy::exact())
+                .build()?;
+            let memory = allocator.allocate_unmapped(allocator.granularity())?;
+            Ok(Anchor {
+                _fd: memory.export_posix_fd()?,
+                _memory: memory,
+            })
+        };
+        let anchor = anchor().map_err(|error| Error::memory(attempt, error))?;
+        Ok(Exporter {
+            device: device.clone(),
+            anchor: Some(Arc::new(anchor)),
+        })
+    }
+
+    /// For buffers that are shared as fabric handles, which need nothing to be kept.
+    pub fn for_fabric(device: &Device) -> Self {
+        Exporter {
+            device: device.clone(),
+            anchor: None,
+        }
+    }
+
+    /// The device whose buffers are exported.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The file descriptors that the exporter itself keeps open.
+    pub fn open_fds(&self) -> usize {
+        usize::from(self.anchor.is_some())
+    }
+
+    /// Export every chunk of a buffer.
+    ///
+    /// Waits for the work on the buffer's recorded stream first, so that importers see what was
+    /// written. The whole buffer is exported or nothing is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotShareable`] for private memory, imported memory, or an empty buffer;
+    /// [`ErrorKind::FdLimit`] with how many descriptors are needed and left; [`ErrorKind::Memory`].
+    pub fn export(&self, buffer: &Buffer) -> Result<Export> {
+        let mut export = self.prepare(buffer)?;
+        let chunks: Vec<_> = buffer
+            .chunks()
+            .map(|chunk| chunk.allocation.clone())
+            .collect();
+        for chunk in &chunks {
+            export.export_chunk(chunk, chunks.len())?;
+        }
+        Ok(export)
+    }
+
+    /// Export a buffer and send it to its first importer at the same time, which with many chunks is
+    /// faster than one after the other. Returns when the importer has mapped it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exporter::export`] and [`Export::send`].
+    pub fn share(&self, buffer: &Buffer, channel: &mut Channel) -> Result<Export> {
+        let mut export = self.prepare(buffer)?;
+        let deadline = channel.deadline();
+        channel.send_by(&Message::Offer(export.descriptor.clone()), &[], deadline)?;
+        if let Err(error) = export.export_and_send(buffer, channel, deadline) {
+            // The importer waits for the rest: tell it that there is none.
+            let _ = channel.send_by(
+                &Message::Retired {
+                    id: export.descriptor.id(),
+                },
+                &[],
+                deadline,
+            );
+            return Err(error);
+        }
+        export.await_answer(channel, export.generation(), deadline)?;
+        Ok(export)
+    }
+
+    /// The export of `buffer`, with everything but its file descriptors.
+    fn prepare(&self, buffer: &Buffer) -> Result<Export> {
+        let attempt = || format!("exporting a buffer of {} bytes", buffer.len());
+        let refuse = |reason: &'static str| Error::new(ErrorKind::NotShareable, attempt(), reason);
+        if buffer.chunk_count() == 0 {
+            return Err(refuse("it is empty: there is no memory to share"));
+        }
+        if buffer.chunks().any(|chunk| chunk.allocation.is_imported()) {
+            return Err(refuse(
+                "it has memory that was imported, and the driver does not export that again",
+            )
+            .advise("import it with `keep_handles` and pass it on with `Imported::export`"));
+        }
+        let kinds = buffer.handle_types();
+        let by_fd = self.anchor.is_some();
+        let wanted = if by_fd {
+            HandleTypes::POSIX_FD
+        } else {
+            HandleTypes::FABRIC
+        };
+        if !kinds.contains(wanted) {
+            let reason = format!("its memory was allocated to be shared as: {kinds}");
+            let advice = format!(
+                "ask for {wanted} when allocating: `Allocator::builder(..).handle_types(..)`"
+            );
+            return Err(Error::new(ErrorKind::NotShareable, attempt(), reason).advise(advice));
+        }
+        if by_fd {
+            fd_limit::check(buffer.chunk_count(), attempt)?;
+        }
+        buffer
+            .synchronize()
+            .map_err(|error| Error::memory(attempt(), error))?;
+        let place = match buffer.location() {
+            Location::Device => Place::Device,
+            Location::HostNuma(node) => Place::HostNuma(node),
+            _ => {
+                return Err(refuse(
+                    "its memory lies where no other process can import it",
+                ));
+            }
+        };
+        let fields = DescriptorFields {
+            id: BufferId(random::bytes()?),
+            generation: 0,
+            device: *buffer.device().uuid().as_bytes(),
+            place,
+            granularity: buffer.granularity() as u64,
+            len: buffer.len() as u64,
+            capacity: buffer.capacity() as u64,
+        };
+        let sizes = buffer.chunks().map(|chunk| chunk.size as u64).collect();
+        let fabric = if by_fd {
+            Vec::new()
+        } else {
+            fabric_handles(buffer.chunks())?
+        };
+        let descriptor = Descriptor::new(fields, sizes, fabric)
+            .map_err(|error| Error::wire(attempt(), error))?;
+        Ok(Export {
+            descriptor,
+            fds: Vec::new(),
+            updates: Vec::new(),
+            last: buffer.chunks().last().map(|chunk| chunk.allocation.clone()),
+            anchor: self.anchor.clone(),
+        })
+    }
+}

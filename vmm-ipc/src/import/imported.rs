@@ -1,0 +1,236 @@
+//! A buffer of another process, as long as it is mapped: it grows with the original, and can be
+//! passed on.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use vmm::Buffer;
+
+use super::check_limits;
+use super::chunks::{ChunkSource, explain_map};
+use super::transfer::{Expected, Transfer, wrong_count};
+use crate::channel::{Channel, Deadline, unexpected};
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::Export;
+use crate::fd_limit;
+use crate::limits::Limits;
+use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
+
+/// A buffer of another process, mapped in this one.
+///
+/// What it maps stays valid, readable and writable when the exporter exits.
+pub struct Imported {
+    pub(super) buffer: Buffer,
+    pub(super) descriptor: Descriptor,
+    /// One for each chunk, if they were to be kept.
+    pub(super) fds: Option<Vec<OwnedFd>>,
+    pub(super) limits: Limits,
+}
+
+impl Imported {
+    /// The memory, as any other buffer.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// The memory alone. Handles that were kept are closed.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+
+    /// The buffer in words, as of the generation that is mapped.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The random name of the buffer.
+    pub fn id(&self) -> BufferId {
+        self.descriptor.id()
+    }
+
+    /// How often the buffer had grown when it was mapped last.
+    pub fn generation(&self) -> u64 {
+        self.descriptor.generation()
+    }
+
+    /// How many file descriptors are kept to pass the buffer on.
+    pub fn open_fds(&self) -> usize {
+        self.fds.as_ref().map_or(0, Vec::len)
+    }
+
+    /// What the buffer is shared on with: duplicates of the handles that it was imported from, since
+    /// the driver does not export imported memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotShareable`] where the handles were not kept; [`ErrorKind::FdLimit`].
+    pub fn export(&self) -> Result<Export> {
+        let attempt = || format!("passing on buffer {}", self.id());
+        if self.descriptor.handle_kind() == HandleKind::Fabric {
+            return Ok(Export::relay(self.descriptor.clone(), Vec::new()));
+        }
+        let Some(fds) = &self.fds else {
+            let reason =
+                "its handles were not kept, and the driver does not export imported memory";
+            return Err(Error::new(ErrorKind::NotShareable, attempt(), reason)
+                .advise("import it with `ImportOptions::keep_handles(true)`"));
+        };
+        fd_limit::check(fds.len(), attempt)?;
+        let duplicate = |fd: &OwnedFd| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os(attempt(), errno))
+        };
+        let fds = fds.iter().map(duplicate).collect::<Result<_>>()?;
+        Ok(Export::relay(self.descriptor.clone(), fds))
+    }
+
+    /// Wait for the next update on the channel that the buffer came by, map it, and tell the
+    /// exporter. The address stays the same where there is room.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImportOptions::receive`](crate::ImportOptions::receive); [`ErrorKind::OutOfOrder`] for an update that was missed or
+    /// repeated, after which a new offer helps. The buffer is as it was then.
+    pub fn receive_update(&mut self, channel: &mut Channel) -> Result<()> {
+        let received = channel.receive()?;
+        match received.message {
+            Message::Update(update) => self.receive_offered_update(channel, &update),
+            other => Err(unexpected(&other, "an update")),
+        }
+    }
+
+    /// As [`Imported::receive_update`], for an update that was received already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Imported::receive_update`].
+    pub fn receive_offered_update(&mut self, channel: &mut Channel, update: &Update) -> Result<()> {
+        let deadline = Deadline::after(self.limits.time);
+        let mut transfer = Transfer::new(Expected::of_update(update), deadline);
+        let result = self.check_update(update).and_then(|descriptor| {
+            let mut all = Vec::new();
+            transfer.run(channel, |fds| {
+                all.extend(fds);
+                Ok(())
+            })?;
+            self.extended(update, descriptor, all)
+        });
+        let next = transfer.answer(channel, update.id(), update.generation(), result)?;
+        *self = next.into_imported(self);
+        Ok(())
+    }
+
+    /// Map what the buffer has grown by, from an update and its file descriptors that came some
+    /// other way. The buffer that was there stays valid for whoever has an alias of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Imported::receive_update`], less the exchange.
+    pub fn extend(&mut self, update: &Update, fds: Vec<OwnedFd>) -> Result<()> {
+        let descriptor = self.check_update(update)?;
+        let expected = Expected::of_update(update);
+        if fds.len() != expected.fds {
+            return Err(wrong_count("extending a buffer", fds.len(), expected.fds));
+        }
+        let next = self.extended(update, descriptor, fds)?;
+        *self = next.into_imported(self);
+        Ok(())
+    }
+
+    /// Whether an update follows what is here; the descriptor after it.
+    fn check_update(&self, update: &Update) -> Result<Descriptor> {
+        let attempt = || {
+            format!(
+                "extending buffer {} to generation {}",
+                self.id(),
+                update.generation()
+            )
+        };
+        let wrong = |reason: String| Err(Error::new(ErrorKind::OutOfOrder, attempt(), reason));
+        if update.id() != self.id() {
+            return wrong(format!("the update is of buffer {}", update.id()));
+        }
+        let have = self.generation();
+        if update.generation() <= have {
+            return wrong(format!(
+                "generation {have} is mapped already: the update is a repetition"
+            ));
+        }
+        if update.generation() != have + 1 {
+            return wrong(format!(
+                "generation {have} is mapped, so updates in between were missed: ask for a new offer"
+            ));
+        }
+        let had = self.descriptor.sizes().len();
+        let follows = update.first_chunk() as usize == had
+            && update.mapped_before() == self.descriptor.mapped_len()
+            && update.granularity() == self.descriptor.granularity()
+            && update.handle_kind() == self.descriptor.handle_kind()
+            && update.len() >= self.descriptor.len();
+        if !follows {
+            return wrong("it does not begin where the mapped chunks end".into());
+        }
+        let descriptor = self
+            .descriptor
+            .updated(update)
+            .map_err(|error| Error::wire(attempt(), error))?;
+        let chunks = descriptor.sizes().len();
+        check_limits(&self.limits, chunks, descriptor.mapped_len(), attempt)?;
+        Ok(descriptor)
+    }
+
+    fn extended(&self, update: &Update, descriptor: Descriptor, fds: Vec<OwnedFd>) -> Result<Next> {
+        let device = self.buffer.device();
+        let chunks = ChunkSource::new(device.driver(), device);
+        let (had, total) = (self.descriptor.sizes().len(), descriptor.sizes().len());
+        let allocations = match update.handle_kind() {
+            HandleKind::PosixFd => chunks.import_fds(&fds, update.sizes(), had, total)?,
+            HandleKind::Fabric => chunks.import_fabric(update.fabric_handles(), update.sizes())?,
+        };
+        let buffer = self
+            .buffer
+            .extend(allocations, update.len() as usize)
+            .map_err(|error| {
+                explain_map(
+                    format!("mapping chunks {} to {total} of {total}", had + 1),
+                    error,
+                )
+            })?;
+        Ok(Next {
+            buffer,
+            descriptor,
+            fds,
+        })
+    }
+}
+
+/// What an imported buffer becomes by an update.
+struct Next {
+    buffer: Buffer,
+    descriptor: Descriptor,
+    fds: Vec<OwnedFd>,
+}
+
+impl Next {
+    fn into_imported(self, before: &mut Imported) -> Imported {
+        let kept = before.fds.take().map(|mut kept| {
+            kept.extend(self.fds);
+            kept
+        });
+        Imported {
+            buffer: self.buffer,
+            descriptor: self.descriptor,
+            fds: kept,
+            limits: before.limits,
+        }
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Imported")
+            .field("descriptor", &self.descriptor)
+            .field("buffer", &self.buffer)
+            .field("kept", &self.open_fds())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! File descriptors arriving for an offer or an update, and the answer to it.
+
+use std::os::fd::OwnedFd;
+
+use crate::channel::{Channel, Deadline, unexpected};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
+
+/// What is to arrive for one offer or update.
+pub(super) struct Expected {
+    id: BufferId,
+    first: u32,
+    pub(super) fds: usize,
+}
+
+impl Expected {
+    pub(super) fn of_offer(descriptor: &Descriptor) -> Self {
+        let by_fd = descriptor.handle_kind() == HandleKind::PosixFd;
+        let fds = if by_fd { descriptor.sizes().len() } else { 0 };
+        Expected {
+            id: descriptor.id(),
+            first: 0,
+            fds,
+        }
+    }
+
+    pub(super) fn of_update(update: &Update) -> Self {
+        let by_fd = update.handle_kind() == HandleKind::PosixFd;
+        let fds = if by_fd { update.sizes().len() } else { 0 };
+        Expected {
+            id: update.id(),
+            first: update.first_chunk(),
+            fds,
+        }
+    }
+}
+
+/// File descriptors arriving for one offer or update.
+pub(super) struct Transfer {
+    expected: Expected,
+    arrived: usize,
+    deadline: Deadline,
+    /// Whether the exchange is still in step, so that the peer can be answered.
+    in_step: bool,
+}
+
+impl Transfer {
+    pub(super) fn new(expected: Expected, deadline: Deadline) -> Self {
+        Transfer {
+            expected,
+            arrived: 0,
+            deadline,
+            in_step: true,
+        }
+    }
+
+    /// Receive all that is still to arrive and give it to `take`, batch by batch.
+    pub(super) fn run(
+        &mut self,
+        channel: &mut Channel,
+        mut take: impl FnMut(Vec<OwnedFd>) -> Result<()>,
+    ) -> Result<()> {
+        while self.arrived < self.expected.fds {
+            let fds = self.next(channel).inspect_err(|_| self.in_step = false)?;
+            take(fds)?;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, channel: &mut Channel) -> Result<Vec<OwnedFd>> {
+        let received = channel.receive_by(self.deadline)?;
+        let attempt = || format!("receiving the handles of buffer {}", self.expected.id);
+        let (id, first) = match received.message {
+            Message::Handles { id, first, .. } => (id, first),
+            Message::Retired { .. } => {
+                return Err(Error::new(
+                    ErrorKind::Hangup,
+                    attempt(),
+                    "the exporter gave up",
+                ));
+            }
+            other => return Err(unexpected(&other, "handles")),
+        };
+        let next = u64::from(self.expected.first) + self.arrived as u64;
+        let left = self.expected.fds - self.arrived;
+        if id != self.expected.id || u64::from(first) != next {
+            let reason = format!("handles from chunk {first} on came where chunk {next} is next");
+            return Err(Error::new(ErrorKind::Protocol, attempt(), reason));
+        }
+        if received.fds.is_empty() || received.fds.len() > left {
+            return Err(wrong_count("receiving handles", received.fds.len(), left));
+        }
+        self.arrived += received.fds.len();
+        Ok(received.fds)
+    }
+
+    /// Tell the exporter how it went.
+    pub(super) fn answer<T>(
+        mut self,
+        channel: &mut Channel,
+        id: BufferId,
+        generation: u64,
+        result: Result<T>,
+    ) -> Result<T> {
+        match result {
+            Ok(value) => {
+                channel.send_by(&Message::Accepted { id, generation }, &[], self.deadline)?;
+                Ok(value)
+            }
+            Err(error) => {
+                // What is on its way comes first, so that the channel is in step afterwards.
+                let drained = self.in_step && self.run(channel, |_| Ok(())).is_ok();
+                if drained {
+                    let refusal = error.to_refusal();
+                    let message = Message::Refused {
+                        id,
+                        generation,
+                        refusal,
+                    };
+                    // The error is this side's; that the peer does not hear of it is not.
+                    let _ = channel.send_by(&message, &[], self.deadline);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+pub(super) fn wrong_count(attempt: &'static str, found: usize, expected: usize) -> Error {
+    let reason = format!("{found} file descriptors came, and {expected} belong here");
+    Error::new(ErrorKind::Protocol, attempt, reason)
+}
