@@ -3,6 +3,7 @@
 mod growth;
 mod hostile;
 mod hostile_handles;
+mod hostile_pace;
 mod kill;
 mod parts;
 mod raw;
@@ -22,6 +23,7 @@ pub fn cases() -> Vec<Case> {
         growth::CASES,
         hostile::CASES,
         hostile_handles::CASES,
+        hostile_pace::CASES,
         kill::CASES,
         parts::CASES,
         relay::CASES,
