@@ -1,5 +1,6 @@
 //! Whether a process can hold as many more file descriptors as an operation takes.
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -27,13 +28,42 @@ pub(crate) fn check(needed: usize, attempt: impl FnOnce() -> String) -> Result<(
         attempt(),
         format!("it takes {needed} file descriptors, and {left} of the process's {limit} are left"),
     )
-    .advise("raise the limit with `ulimit -n`, or allocate fewer and larger chunks"))
+    .advise(ADVICE))
+}
+
+/// What to do about it.
+pub(crate) const ADVICE: &str =
+    "raise the limit with `ulimit -n`, or allocate fewer and larger chunks";
+
+/// Say how many are needed and left, where an error is about that.
+pub(crate) fn explain(error: Error, needed: usize) -> Error {
+    match error.kind() {
+        ErrorKind::FdLimit => {
+            let files = in_words();
+            error.advise(format!("{needed} more are needed, and {files}"))
+        }
+        _ => error,
+    }
+}
+
+/// How many are left of how many.
+pub(crate) fn in_words() -> String {
+    let limit = getrlimit(Resource::Nofile).current;
+    match limit.and_then(|limit| Some((limit, left(limit)?))) {
+        Some((limit, left)) => format!("{left} of the process's {limit} open files are left"),
+        None => "how many open files are left is not known".to_owned(),
+    }
 }
 
 /// How many numbers below `limit` are free. The limit is on numbers, so what has a higher one (from
 /// before the limit was lowered) takes nothing away.
 fn left(limit: u64) -> Option<u64> {
-    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    let entries = match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries,
+        // There is not even one left to look with.
+        Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => return Some(0),
+        Err(_) => return None,
+    };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let below = numbers.filter(|&number: &u64| number < limit).count() as u64;
     // One of them reads the folder, where that has a number below the limit.

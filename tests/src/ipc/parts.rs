@@ -286,6 +286,9 @@ fn the_drivers_refusal_at_the_limit_of_open_files_is_no_lack_of_memory(
     // By the limit itself, which is too near to have been looked for ahead.
     let error = with_files_left(1, || exporter.export(&buffer)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("2 more are needed"), "{text}");
+    assert!(text.contains("0 of the process's 256"), "{text}");
     context.assert_as(&before)
 }
 

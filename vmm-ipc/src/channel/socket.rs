@@ -14,6 +14,7 @@ use rustix::net::{
 
 use super::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fd_limit;
 use crate::wire::{FRAME_HEADER, Frame, MAX_FDS, WireError};
 
 /// A connected socket that does not block.
@@ -22,6 +23,8 @@ pub(super) struct Socket {
     fd: OwnedFd,
     /// Whether the socket keeps the bounds between packets.
     packets: bool,
+    /// Where the payload of a packet arrives, which is as long as it turns out to be.
+    room: Vec<u8>,
 }
 
 impl Socket {
@@ -46,7 +49,12 @@ impl Socket {
             .map_err(|e| Error::os(attempt, e))?;
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
             .map_err(|e| Error::os(attempt, e))?;
-        Ok(Socket { fd, packets })
+        let room = if packets {
+            vec![0; crate::wire::MAX_PAYLOAD]
+        } else {
+            Vec::new()
+        };
+        Ok(Socket { fd, packets, room })
     }
 
     pub(super) fn send(
@@ -98,7 +106,7 @@ impl Socket {
     ///
     /// `bound` is asked, once the header is known, how many bytes the whole message may have.
     pub(super) fn receive(
-        &self,
+        &mut self,
         payload: &mut Vec<u8>,
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
@@ -131,20 +139,18 @@ impl Socket {
 
     /// One packet, which is one frame.
     fn packet(
-        &self,
+        &mut self,
         header: &mut [u8; FRAME_HEADER],
         payload: &mut Vec<u8>,
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
         bound: &dyn Fn(&Frame) -> Result<()>,
     ) -> Result<Frame> {
-        const MOST: usize = crate::wire::MAX_PAYLOAD;
-        let start = payload.len();
-        payload.resize(start + MOST, 0);
-        let place = payload.get_mut(start..).unwrap_or_default();
-        let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(place)];
-        let count = self.some(parts, fds, deadline)?;
-        payload.truncate(start + count.saturating_sub(FRAME_HEADER));
+        let mut room = std::mem::take(&mut self.room);
+        let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(&mut room)];
+        let result = self.some(parts, fds, deadline);
+        self.room = room;
+        let count = result?;
         let short = WireError::Truncated {
             at: 0,
             needed: FRAME_HEADER,
@@ -159,6 +165,8 @@ impl Socket {
         if stated != actual {
             return Err(Error::wire(RECEIVING, WireError::Length { stated, actual }));
         }
+        let came = self.room.get(..count - FRAME_HEADER);
+        payload.extend_from_slice(came.unwrap_or_default());
         Ok(frame)
     }
 
@@ -254,11 +262,13 @@ fn too_many() -> Error {
 
 /// The kernel drops what this process has no numbers left for.
 fn cut_off() -> Error {
-    let attempt = "receiving file descriptors";
     Error::new(
         ErrorKind::FdLimit,
-        attempt,
-        "the process has no file descriptors left for them",
+        "receiving file descriptors",
+        format!(
+            "more came than the process can hold: {}",
+            fd_limit::in_words()
+        ),
     )
-    .advise("raise the limit of open files: `ulimit -n`")
+    .advise(fd_limit::ADVICE)
 }

@@ -302,8 +302,9 @@ impl Export {
             return Ok(());
         }
         let fd = chunk.export_posix_fd().map_err(|error| {
-            let number = self.fds.len() + 1;
-            Error::memory(format!("exporting chunk {number} of {total}"), error)
+            let done = self.fds.len();
+            let attempt = format!("exporting chunk {} of {total}", done + 1);
+            fd_limit::explain(Error::memory(attempt, error), total.saturating_sub(done))
         })?;
         self.fds.push(fd);
         Ok(())
