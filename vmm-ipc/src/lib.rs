@@ -1,4 +1,69 @@
 //! CUDA virtual memory shared between processes.
+//!
+//! A [`vmm::Buffer`] goes to another process as a whole: every chunk, mapped there as one contiguous
+//! range, with the access that the importer chooses. It can grow while others have it mapped, at the
+//! same address, and only what is new travels. The peer is not trusted: its bytes are bounded and
+//! checked, every file descriptor has an owner from the moment it arrives, every wait has a
+//! deadline, and what fails leaves nothing behind.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let driver = vmm::Driver::new(vmm_emulator::driver()?)?;
+//! use vmm::{Allocator, HandleTypes};
+//! use vmm_ipc::{Channel, Exporter, ImportOptions, Listener};
+//!
+//! // In the exporting process. An exporter is made once and kept.
+//! let device = driver.device(0)?;
+//! let allocator = Allocator::builder(&device).handle_types(HandleTypes::POSIX_FD).build()?;
+//! let buffer = allocator.allocate_with_capacity(4 << 20, 64 << 20)?;
+//! buffer.write(0, b"for whoever may read it")?;
+//! let exporter = Exporter::new(&device)?;
+//! let listener = Listener::new()?;
+//! let path = listener.path().to_owned();
+//! # let importer_driver = driver.clone();
+//! # let importer = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let driver = importer_driver;
+//!
+//! // In the importing process, which was told the path.
+//! let mut channel = Channel::connect(&path)?;
+//! let mut imported = ImportOptions::read_only().receive(&driver, &mut channel)?;
+//! let mut bytes = [0; 23];
+//! imported.buffer().read(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"for whoever may read it");
+//! imported.receive_update(&mut channel)?;
+//! assert_eq!(imported.buffer().len(), 8 << 20);
+//! # Ok(()) });
+//!
+//! // Back in the exporting one.
+//! let mut channel = listener.accept(vmm_ipc::DEFAULT_TIMEOUT)?;
+//! let mut export = exporter.share(&buffer, &mut channel)?;
+//! let buffer = buffer.grow(8 << 20)?;
+//! export.grow(&buffer)?;
+//! export.send_updates(&mut channel, 0)?;
+//! # importer.join().unwrap().map_err(|error| error.to_string())?;
+//! # Ok(()) }
+//! ```
+//!
+//! | to do | with |
+//! |---|---|
+//! | share with the first importer, or with many | [`Exporter::share`], [`Export::send`] |
+//! | grow what is shared | [`Export::grow`], [`Export::send_updates`], [`Imported::receive_update`] |
+//! | pass on what was imported | [`ImportOptions::keep_handles`], [`Imported::export`] |
+//! | use another transport | [`Export::into_parts`], [`Export::from_parts`], [`ImportOptions::import_parts`] |
+//! | share across machines of one NVLink domain | [`Exporter::for_fabric`] |
+//! | stop sharing | [`Export::retire`] |
+//! | choose whom to talk to, and how much to take | [`PeerPolicy`], [`Limits`] |
+//!
+//! The bytes are specified in `docs/protocol.md`, what a hostile peer can do is said in
+//! `docs/threat-model.md`. In short: **whoever holds a handle can map the memory writable**, so
+//! read-only is a guard against accidents, and sharing cannot be undone.
+//!
+//! # What stays open
+//!
+//! An [`Exporter`] keeps one granule of memory exported, which makes other exports many times
+//! cheaper; an [`Export`] keeps one file descriptor for each chunk, so that each is exported once
+//! however many importers come; an [`Imported`] keeps those that it came by only where it was asked
+//! to. Each says how many, and closes them with itself.
 #![forbid(unsafe_code)]
 #![warn(
     clippy::unwrap_used,
