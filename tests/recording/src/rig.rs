@@ -391,6 +391,12 @@ impl Rig {
         Ok(free)
     }
 
+    /// Makes the work of memsets on streams last, on the emulator in this program.
+    pub fn slow_down(&self, on: bool) {
+        let latency = std::time::Duration::from_millis(if on { 200 } else { 0 });
+        vmm_emulator::Emulator::current().latency("cuMemsetD8Async", latency);
+    }
+
     /// Undoes what the case left, whatever state that is in.
     pub fn clean(&mut self) {
         if !self.ready() {
@@ -398,6 +404,9 @@ impl Rig {
         }
         let _ = d!(self, cuCtxSetCurrent(self.context));
         let _ = self.exchange(0);
+        if self.driver.is_emulator() {
+            self.slow_down(false);
+        }
         for stream in std::mem::take(&mut self.streams) {
             let _ = self.end(stream);
             let _ = d!(self, cuStreamSynchronize(stream));
