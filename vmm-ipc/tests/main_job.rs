@@ -1,11 +1,10 @@
 //! The main job as its user runs it, on the emulator.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Runs the example, which `cargo test` builds beside the tests.
 fn share(arguments: &[&str]) -> Output {
-    let mut program = PathBuf::from(std::env::current_exe().unwrap());
+    let mut program = std::env::current_exe().unwrap();
     program.pop();
     program.pop();
     program.push("examples/share");

@@ -344,6 +344,6 @@ fn progress_is_told_batch_by_batch(context: &Context) -> Result<(), Failure> {
             .join()
             .map_err(|_| Failure::new("the importer panicked"))??)
     })?;
-    assert_eq!(told, [(64, 130), (128, 130), (130, 130)]);
+    assert_eq!(told, [(128, 130), (130, 130)]);
     Ok(())
 }

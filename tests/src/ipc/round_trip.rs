@@ -230,7 +230,7 @@ fn an_import_makes_the_fewest_calls(context: &Context) -> Result<(), Failure> {
     let first = exporter.export(&filled(&allocator(context)?, 1, 1)?)?;
     let (bytes, fds) = first.into_parts();
     drop(ImportOptions::read_only().import_parts(driver, &bytes, fds)?);
-    for (chunks, batches) in [(1, 1), (5, 1), (64, 1), (130, 3)] {
+    for (chunks, batches) in [(1, 1), (5, 1), (128, 1), (260, 3)] {
         let buffer = filled(&allocator(context)?, chunks, 1)?;
         let export = exporter.export(&buffer)?;
         let (mut ours, mut theirs) = vmm_ipc::Channel::pair()?;

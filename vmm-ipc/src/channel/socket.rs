@@ -25,6 +25,9 @@ pub(super) struct Socket {
     packets: bool,
     /// Where the payload of a packet arrives, which is as long as it turns out to be.
     room: Vec<u8>,
+    /// Whether this side spoke last, so that there is nothing to receive before the peer has had its
+    /// turn.
+    spoke: bool,
 }
 
 impl Socket {
@@ -54,11 +57,16 @@ impl Socket {
         } else {
             Vec::new()
         };
-        Ok(Socket { fd, packets, room })
+        Ok(Socket {
+            fd,
+            packets,
+            room,
+            spoke: false,
+        })
     }
 
     pub(super) fn send(
-        &self,
+        &mut self,
         frame: &Frame,
         payload: &[u8],
         fds: &[BorrowedFd<'_>],
@@ -70,6 +78,7 @@ impl Socket {
         let header = frame.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut sent = 0;
+        self.spoke = true;
         let total = header.len() + payload.len();
         while sent < total {
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -114,6 +123,10 @@ impl Socket {
     ) -> Result<Frame> {
         let mut header = [0; FRAME_HEADER];
         let had = fds.len();
+        if std::mem::take(&mut self.spoke) {
+            // One call less than to try, fail, wait, and try again.
+            self.wait(PollFlags::IN, deadline, RECEIVING)?;
+        }
         let frame = if self.packets {
             self.packet(&mut header, payload, fds, deadline, bound)?
         } else {

@@ -17,7 +17,7 @@ use crate::wire::{Descriptor, HandleKind, Message, Update, UpdateFields, WireErr
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
-pub(crate) const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 128;
 
 /// A buffer as it is shared: its descriptor, and one handle for each chunk, exported once however
 /// many importers there are.
