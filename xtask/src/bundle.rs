@@ -113,7 +113,8 @@ fn compile_c(shell: &Shell, source: &str, target: &Path) -> Result {
     Ok(())
 }
 
-fn target_directory(shell: &Shell) -> Result<PathBuf> {
+/// Where cargo builds.
+pub fn target_directory(shell: &Shell) -> Result<PathBuf> {
     let metadata = cmd!(shell, "cargo metadata --format-version 1 --no-deps")
         .quiet()
         .read()?;

@@ -5,6 +5,7 @@ mod bench;
 mod bindings;
 mod bundle;
 mod ci;
+mod emulator;
 mod gpu_test;
 mod hardware;
 mod headers;
@@ -43,6 +44,16 @@ const COMMANDS: &[Command] = &[
         name: "bench",
         about: "measure the crate beside C and other libraries on this machine's GPU",
         run: bench::run,
+    },
+    Command {
+        name: "emulator",
+        about: "build the emulator as libcuda.so.1; the last line is its directory",
+        run: emulator::build,
+    },
+    Command {
+        name: "emulator-vs-gpu",
+        about: "print the cases of a recording that the emulator answers otherwise",
+        run: emulator::compare,
     },
     Command {
         name: "ci",
