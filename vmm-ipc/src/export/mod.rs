@@ -163,19 +163,21 @@ impl Export {
                 "a buffer that was imported grows by what its exporter sends",
             ));
         }
+        let chunks: Vec<_> = grown.chunks().collect();
+        let (known, new) = chunks.split_at_checked(had).unwrap_or_default();
         let continues = self
             .last
             .as_ref()
-            .zip(grown.chunks().nth(had - 1))
+            .zip(known.last())
             .is_some_and(|(last, chunk)| last.is_same(chunk.allocation));
-        let alike = grown
-            .chunks()
-            .zip(self.descriptor.sizes())
+        let sizes = self.descriptor.sizes();
+        let alike = known
+            .iter()
+            .zip(sizes)
             .all(|(chunk, &size)| chunk.size as u64 == size);
         if !continues || !alike {
             return Err(wrong("its first chunks are not those that were exported"));
         }
-        let new: Vec<_> = grown.chunks().skip(had).collect();
         if new.is_empty() {
             return Err(wrong("it has no new chunks"));
         }
@@ -212,7 +214,7 @@ impl Export {
             .map_err(|error| Error::wire(attempt(), error))?;
         if by_fd {
             let total = new.len();
-            for chunk in &new {
+            for chunk in new {
                 if let Err(error) = self.export_chunk(chunk.allocation, total) {
                     self.fds.truncate(had);
                     return Err(error);
