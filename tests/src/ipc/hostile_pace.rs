@@ -157,6 +157,25 @@ fn another_user_hears_nothing(context: &Context) -> Result<(), Failure> {
     );
     drop(theirs);
     context.assert_as(&before)?;
+    // Root can be another user for real: whoever makes the socket is who is at its other end.
+    if rustix::process::geteuid().is_root() {
+        let made = std::thread::spawn(|| {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
+            sockets(SocketType::SEQPACKET)
+        });
+        let (ours, theirs) = made.join().map_err(|_| Failure::new("no other user"))??;
+        let error = Channel::from_fd(ours, PeerPolicy::SameUser).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Peer, "{error}");
+        assert!(error.to_string().contains("user 65534"), "{error}");
+        let (count, _) =
+            rustix::net::recv(&theirs, &mut bytes[..], rustix::net::RecvFlags::empty())?;
+        assert_eq!(
+            count, 0,
+            "something was sent before the policy was looked at"
+        );
+        println!("as another user for real");
+    }
     // The kernel's word for who the peer is.
     let (a, b) = Channel::pair()?;
     for channel in [&a, &b] {

@@ -8,6 +8,7 @@ use crate::{Case, Context, Failure, Link, cases};
 
 pub const CASES: &[Case] = cases![
     what_is_written_on_one_side_is_read_on_the_other,
+    a_stream_carries_what_packets_carry,
     a_buffer_that_grew_arrives_as_one_range,
     a_read_only_import_cannot_be_written,
     an_importer_reads_on_when_the_exporter_is_gone,
@@ -67,6 +68,35 @@ fn what_is_written_on_one_side_is_read_on_the_other(context: &Context) -> Result
         peer.finish()
     };
     context.leaves_nothing(share)
+}
+
+fn a_stream_carries_what_packets_carry(context: &Context) -> Result<(), Failure> {
+    let driver = context.driver()?;
+    let allocator = allocator(context)?;
+    let granularity = allocator.granularity();
+    let exporter = Exporter::new(&context.device()?)?;
+    context.leaves_nothing(|| {
+        let buffer = allocator.allocate_with_capacity(300 * granularity, 310 * granularity)?;
+        fill(&buffer, 1)?;
+        let (ours, theirs) = super::raw::sockets(rustix::net::SocketType::STREAM)?;
+        let mut ours = vmm_ipc::Channel::from_fd(ours, PeerPolicy::SameUser)?;
+        let mut theirs = vmm_ipc::Channel::from_fd(theirs, PeerPolicy::SameUser)?;
+        let imported = std::thread::scope(|scope| -> Result<_, Failure> {
+            let importing = scope.spawn(|| {
+                let options = ImportOptions::read_only();
+                let mut imported = options.receive(driver, &mut theirs)?;
+                imported.receive_update(&mut theirs).map(|()| imported)
+            });
+            let mut export = exporter.share(&buffer, &mut ours)?;
+            let grown = buffer.grow(305 * granularity)?;
+            fill(&grown, 1)?;
+            export.grow(&grown)?;
+            assert_eq!(export.send_updates(&mut ours, 0)?, 1);
+            let imported = importing.join();
+            Ok(imported.map_err(|_| Failure::new("the importer panicked"))??)
+        })?;
+        expect_filled(imported.buffer(), 305, 1)
+    })
 }
 
 fn a_buffer_that_grew_arrives_as_one_range(context: &Context) -> Result<(), Failure> {
