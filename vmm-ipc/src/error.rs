@@ -1,7 +1,7 @@
 //! What went wrong, while doing what, and whether trying again makes sense.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use rustix::io::Errno;
 
@@ -211,7 +211,17 @@ impl fmt::Display for Error {
             Cause::Words(words) => f.write_str(words)?,
             Cause::Os(errno) => write!(f, "{errno}")?,
             Cause::Wire(error) => write!(f, "{error}")?,
-            Cause::Refused(refusal) => write!(f, "the importer refused: {}", refusal.text)?,
+            Cause::Refused(refusal) => {
+                f.write_str("the importer refused: ")?;
+                // The peer's words go to people's terminals and logs, and may have been made for that.
+                refusal
+                    .text
+                    .chars()
+                    .try_for_each(|c| match c.is_control() {
+                        true => write!(f, "{}", c.escape_default()),
+                        false => f.write_char(c),
+                    })?;
+            }
             Cause::Memory(error) => write!(f, "{error}")?,
         }
         match &self.0.advice {
@@ -231,3 +241,18 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_cannot_write_control_characters_to_a_terminal() {
+        let refusal = Refusal::new(Reason::Other, "no \u{1b}[2J\nroom für Größe");
+        let text = Error::refused("sharing", refusal).to_string();
+        assert_eq!(
+            text,
+            "sharing: the importer refused: no \\u{1b}[2J\\nroom für Größe"
+        );
+    }
+}
