@@ -55,6 +55,10 @@ const STEPS: &[Step] = &[
         run: |sh| Ok(cmd!(sh, "cargo xtask abi-check").run()?),
     },
     Step {
+        name: "emulator",
+        run: |sh| Ok(cmd!(sh, "cargo xtask emulator --check").run()?),
+    },
+    Step {
         name: "features",
         // All of them together are clippy's; this is none of them.
         run: |sh| {

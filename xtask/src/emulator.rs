@@ -7,15 +7,24 @@ use lexopt::Parser;
 use xshell::{Shell, cmd};
 
 use crate::bundle::target_directory;
-use crate::{Result, root};
+use crate::{Result, headers, root};
+
+/// The bindings that run on it unmodified.
+const CUDA_BINDINGS: &str = "cuda-bindings==13.5.0";
 
 /// Where the list of deviations lies.
 const DEVIATIONS: &str = "tests/recording/deviations.tsv";
 
-/// Builds the emulator as `libcuda.so.1`; the last line names its directory.
+/// Builds the emulator as `libcuda.so.1`; the last line names its directory. With `--check`,
+/// programs of others run on it first.
 pub fn build(mut parser: Parser) -> Result {
-    if let Some(argument) = parser.next()? {
-        return Err(argument.unexpected().into());
+    use lexopt::prelude::*;
+    let mut check = false;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("check") => check = true,
+            other => return Err(other.unexpected().into()),
+        }
     }
     let shell = Shell::new()?;
     shell.change_dir(root());
@@ -32,7 +41,58 @@ pub fn build(mut parser: Parser) -> Result {
     let fresh = directory.join("libcuda.so.1.new");
     shell.copy_file(target.join("release/libvmm_emulator_cuda.so"), &fresh)?;
     std::fs::rename(&fresh, &library)?;
+    if check {
+        let _path = shell.push_env("LD_LIBRARY_PATH", &directory);
+        check_python(&shell, &target)?;
+        check_c(&shell, &target, &library)?;
+    }
     println!("{}", directory.display());
+    Ok(())
+}
+
+/// NVIDIA's Python bindings, unmodified, in two processes.
+fn check_python(shell: &Shell, target: &Path) -> Result {
+    let place = target.join("python");
+    let python = place.join("bin/python");
+    if !python.exists() {
+        cmd!(shell, "python3 -m venv {place}").run()?;
+    }
+    cmd!(
+        shell,
+        "{python} -m pip install --quiet --disable-pip-version-check {CUDA_BINDINGS}"
+    )
+    .run()?;
+    cmd!(shell, "{python} tests/python/share.py").run()?;
+    Ok(())
+}
+
+/// A C program against NVIDIA's headers, old and new, with itself and with the Rust importer.
+fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-emulator --example importer"
+    )
+    .run()?;
+    let importer = target.join("release/examples/importer");
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let compiler = cc::Build::new()
+        .target(&triple)
+        .host(&triple)
+        .opt_level(1)
+        .cargo_metadata(false)
+        .try_get_compiler()?;
+    let compiler = compiler.path();
+    for wheel in [headers::CUDA_12, headers::CUDA_13] {
+        let include = wheel.fetch()?;
+        let program = target.join(format!("emulator/export-{}", wheel.version()));
+        cmd!(
+            shell,
+            "{compiler} -Wall -Werror -O1 -I {include} -o {program} tests/c/export.c {library}"
+        )
+        .run()?;
+        cmd!(shell, "{program}").run()?;
+        cmd!(shell, "{program} {importer}").run()?;
+    }
     Ok(())
 }
 
