@@ -118,7 +118,7 @@ pub fn add(list: &mut List) {
         list.add(
             format!("forked.{name}"),
             format!("{name} in a forked child of an initialised process"),
-            move |r| in_child(r, |r| ask(r)),
+            move |r| in_child(r, ask),
         );
     }
     list.add(

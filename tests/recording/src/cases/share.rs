@@ -7,6 +7,8 @@ use std::ffi::c_int;
 use std::ptr::{null_mut, without_provenance_mut};
 use vmm_sys::*;
 
+type MakeFd = fn() -> Result<OwnedFd, String>;
+
 pub fn add(list: &mut List) {
     for (what, kind, handles) in [
         ("device fd", DEVICE, FD),
@@ -280,7 +282,7 @@ fn import(list: &mut List) {
             Ok(code(r.import(fd).map(drop)))
         },
     );
-    let foreign: [(&str, fn() -> Result<OwnedFd, String>); 5] = [
+    let foreign: [(&str, MakeFd); 5] = [
         ("/dev/null", || open("/dev/null")),
         ("a file", || open("/proc/self/exe")),
         ("a directory", || open("/")),
