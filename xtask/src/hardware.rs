@@ -49,6 +49,10 @@ pub const PROGRAMS: &[Program] = &[
         name: "share",
     },
     Program::Bin {
+        package: "vmm-recording",
+        name: "record",
+    },
+    Program::Bin {
         package: "vmm-tests",
         name: "vmm-bench",
     },
@@ -99,6 +103,12 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 400,
         command: "./vmm-suite --driver cuda",
+    },
+    Part {
+        name: "recording",
+        quick: true,
+        seconds: 180,
+        command: "./record --driver cuda --out $OUT/recording.tsv",
     },
     Part {
         name: "bench",
