@@ -35,7 +35,8 @@ def serve(setup, allocate, ready, forget):
     forget(state) releases what the library caches. They are functions of a module."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
-    context = multiprocessing.get_context("spawn")
+    multiprocessing.set_start_method("spawn")  # libraries look at the default, too
+    context = multiprocessing.get_context()
     links = []
     for _ in range(2):
         ours, theirs = context.Pipe()

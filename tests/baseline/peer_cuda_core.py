@@ -40,5 +40,5 @@ def forget(state):
 
 if __name__ == "__main__":
     if Device is None:
-        peer.absent("cuda.core is not installed")
+        peer.absent("cuda.core 1.0 or newer is not installed")
     peer.serve(setup, allocate, ready, forget)
