@@ -64,7 +64,7 @@
 //! cheaper; an [`Export`] keeps one file descriptor for each chunk, so that each is exported once
 //! however many importers come; an [`Imported`] keeps those that it came by only where it was asked
 //! to. Each says how many, and closes them with itself.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,6 @@
 //! The channel: messages and file descriptors between two processes, by a deadline.
 
+mod credentials;
 mod deadline;
 mod listener;
 mod peer;

@@ -2,8 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::net::sockopt::socket_peercred;
-
+use super::credentials;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The process at the other end, as the kernel knew it when the socket was connected.
@@ -33,12 +32,12 @@ pub enum PeerPolicy {
 
 impl PeerCredentials {
     pub(crate) fn of(socket: impl AsFd) -> Result<Self> {
-        let credentials = socket_peercred(socket)
+        let peer = credentials::of_peer(socket)
             .map_err(|errno| Error::os("asking for the peer's credentials", errno))?;
         Ok(PeerCredentials {
-            pid: rustix::process::Pid::as_raw(Some(credentials.pid)),
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
+            pid: peer.pid,
+            uid: peer.uid,
+            gid: peer.gid,
         })
     }
 

@@ -4,6 +4,7 @@
 //! Values are fixed-width and little-endian, every value has one encoding, and a decoder reads
 //! nothing past its input, allocates nothing that the input does not pay for, and refuses what it
 //! does not know.
+#![forbid(unsafe_code)]
 
 mod bytes;
 mod chunks;
