@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use common::{Choice, Error, describe, parse_size, size_text};
 use lexopt::prelude::*;
 use vmm::{Allocator, Buffer, ChunkPolicy, HandleTypes};
-use vmm_ipc::{Channel, Exporter, ImportOptions, Listener};
+use vmm_ipc::{Channel, Exporter, ImportOptions, Importer, Listener};
 
 const HELP: &str = "\
 Shares a GPU buffer of several chunks between two programs, checks every byte both ways, and says
@@ -127,10 +127,13 @@ fn importer(report: &mut Report, arguments: Vec<String>) -> Result<(), Error> {
         return Err("the importer is started by the director".into());
     };
     let driver = Choice::parse(driver)?.open()?;
+    let importer = report.step("set up importing", |_| {
+        Ok(Importer::new(&driver.device(0)?)?)
+    })?;
     let mut channel = Channel::connect(path)?;
     channel.set_timeout(PATIENCE);
     let imported = report.step("receive and map", |_| {
-        Ok(ImportOptions::read_write().receive(&driver, &mut channel)?)
+        Ok(importer.receive(ImportOptions::read_write(), &mut channel)?)
     })?;
     drop(channel);
     let buffer = imported.buffer();

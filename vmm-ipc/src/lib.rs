@@ -10,7 +10,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let driver = vmm::Driver::new(vmm_emulator::driver()?)?;
 //! use vmm::{Allocator, HandleTypes};
-//! use vmm_ipc::{Channel, Exporter, ImportOptions, Listener};
+//! use vmm_ipc::{Channel, Exporter, ImportOptions, Importer, Listener};
 //!
 //! // In the exporting process. An exporter is made once and kept.
 //! let device = driver.device(0)?;
@@ -24,9 +24,10 @@
 //! # let importer = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let driver = importer_driver;
 //!
-//! // In the importing process, which was told the path.
+//! // In the importing process, which was told the path. An importer is made once and kept, too.
+//! let importer = Importer::new(&driver.device(0)?)?;
 //! let mut channel = Channel::connect(&path)?;
-//! let mut imported = ImportOptions::read_only().receive(&driver, &mut channel)?;
+//! let mut imported = importer.receive(ImportOptions::read_only(), &mut channel)?;
 //! let mut bytes = [0; 23];
 //! imported.buffer().read(0, &mut bytes)?;
 //! assert_eq!(&bytes, b"for whoever may read it");
@@ -101,5 +102,5 @@ pub use crate::channel::{
 };
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::export::{Export, Exporter, Progress};
-pub use crate::import::{Capacity, ImportOptions, Imported};
+pub use crate::import::{Capacity, ImportOptions, Imported, Importer};
 pub use crate::limits::Limits;

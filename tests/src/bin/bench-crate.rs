@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use vmm::{Allocator, ChunkPolicy, Driver, HandleTypes};
 use vmm_ipc::wire::{Descriptor, Message};
-use vmm_ipc::{Channel, Exporter, ImportOptions, Imported, Listener};
+use vmm_ipc::{Channel, Exporter, ImportOptions, Imported, Importer, Listener};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -105,6 +105,8 @@ fn nanoseconds(chunks: u32, mut work: impl FnMut() -> Result) -> Result<f64> {
 
 fn importer(path: &str) -> Result {
     let driver = vmm_tests::driver::from_environment().map_err(|failure| failure.to_string())?;
+    // As the exporter, a process that imports makes one of these early and keeps it.
+    let importer = Importer::new(&driver.device(0)?)?;
     let mut channel = Channel::connect(path)?;
     channel.set_timeout(Duration::from_secs(600));
     let mut imported: Option<Imported> = None;
@@ -124,7 +126,8 @@ fn importer(path: &str) -> Result {
         match received.message {
             Message::Offer(descriptor) => {
                 let options = ImportOptions::read_write();
-                imported = Some(options.receive_offered(&driver, &mut channel, descriptor)?);
+                imported =
+                    Some(options.receive_offered(importer.driver(), &mut channel, descriptor)?);
             }
             Message::Update(update) => {
                 let imported = imported.as_mut().ok_or("an update came first")?;
@@ -144,7 +147,7 @@ fn importer(path: &str) -> Result {
 fn exporter() -> Result {
     let listener = Listener::new()?;
     let driver = vmm_tests::driver::from_environment().map_err(|failure| failure.to_string())?;
-    let mut importers = [Importer::start(&listener)?, Importer::start(&listener)?];
+    let mut importers = [Peer::start(&listener)?, Peer::start(&listener)?];
     let device = driver.device(0)?;
     let exporter = Exporter::new(&device)?;
     for line in std::io::stdin().lock().lines() {
@@ -170,7 +173,7 @@ fn exporter() -> Result {
 fn round(
     driver: &Driver,
     exporter: &Exporter,
-    [a, b]: &mut [Importer; 2],
+    [a, b]: &mut [Peer; 2],
     chunks: usize,
     size: usize,
 ) -> Result<String> {
@@ -220,12 +223,12 @@ fn round(
 }
 
 /// An importer process, and the channel to it.
-struct Importer {
+struct Peer {
     channel: Channel,
     child: Child,
 }
 
-impl Importer {
+impl Peer {
     fn start(listener: &Listener) -> Result<Self> {
         let child = Command::new(std::env::current_exe()?)
             .arg("importer")
@@ -234,7 +237,7 @@ impl Importer {
         let mut channel = listener.accept(Duration::from_secs(60))?;
         channel.set_timeout(Duration::from_secs(600));
         channel.receive()?;
-        Ok(Importer { channel, child })
+        Ok(Peer { channel, child })
     }
 
     fn drop_buffer(&mut self, export: &vmm_ipc::Export) -> Result {
@@ -244,7 +247,7 @@ impl Importer {
     }
 }
 
-impl Drop for Importer {
+impl Drop for Peer {
     fn drop(&mut self) {
         // It ends by itself when the channel is gone, which is after this; so it is not waited for.
         let _ = self.child.kill();

@@ -1,7 +1,7 @@
 //! One buffer, two processes: what is written on one side is read on the other.
 
 use vmm::{Access, HandleTypes};
-use vmm_ipc::{ErrorKind, Exporter, ImportOptions, PeerPolicy};
+use vmm_ipc::{ErrorKind, Exporter, ImportOptions, Importer, PeerPolicy};
 
 use super::{allocator, allocator_of, channel_to, expect_filled, fill, filled};
 use crate::{Case, Context, Failure, Link, cases};
@@ -16,6 +16,7 @@ pub const CASES: &[Case] = cases![
     fabric_handles_travel_as_bytes_alone: emulator_only(),
     without_an_imex_channel_fabric_memory_is_refused_with_what_is_missing,
     an_exporter_costs_one_descriptor_and_gives_it_back,
+    an_importer_keeps_one_granule_and_gives_it_back,
     a_buffer_is_exported_once_however_many_importers_come: emulator_only(),
     an_import_makes_the_fewest_calls: emulator_only(),
     an_export_waits_for_the_recorded_stream: emulator_only(),
@@ -223,6 +224,27 @@ fn an_exporter_costs_one_descriptor_and_gives_it_back(context: &Context) -> Resu
         assert!(context.open_fds() >= before + 4);
         export.retire();
         context.assert_as(&with)?;
+        Ok(())
+    })
+}
+
+fn an_importer_keeps_one_granule_and_gives_it_back(context: &Context) -> Result<(), Failure> {
+    let device = context.device()?;
+    let allocator = allocator(context)?;
+    let exporter = Exporter::new(&device)?;
+    let buffer = filled(&allocator, 3, 1)?;
+    let export = exporter.export(&buffer)?;
+    context.leaves_nothing(|| {
+        let free = device.memory_info()?.free;
+        let importer = Importer::new(&device)?;
+        let granule = device.memory_info()?.free;
+        assert_eq!(free - granule, allocator.granularity());
+        let (bytes, fds) = export.to_parts()?;
+        let imported = ImportOptions::read_only().import_parts(importer.driver(), &bytes, fds)?;
+        expect_filled(imported.buffer(), 3, 1)?;
+        // What was imported does not need the importer to live.
+        drop(importer);
+        expect_filled(imported.buffer(), 3, 1)?;
         Ok(())
     })
 }

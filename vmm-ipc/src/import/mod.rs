@@ -3,6 +3,7 @@
 mod building;
 mod chunks;
 mod imported;
+mod importer;
 mod transfer;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use vmm::{Access, Device, Driver, MapOptions, Uuid};
 use self::building::Building;
 use self::chunks::ChunkSource;
 pub use self::imported::Imported;
+pub use self::importer::Importer;
 use self::transfer::{Expected, Transfer, wrong_count};
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, Result};
