@@ -157,13 +157,20 @@ impl Buffer {
 
     /// The chunks, in address order.
     pub fn chunks(&self) -> Chunks<'_> {
+        self.chunks_from(0)
+    }
+
+    /// The chunks from the one with this number on, in address order; none where there are not so
+    /// many. The cost is that of the chunks that come, not of those before them.
+    pub fn chunks_from(&self, first: usize) -> Chunks<'_> {
         let mut links: Vec<&Link> = chain::backwards(self.tail.as_ref())
+            .take(self.chunks.saturating_sub(first))
             .map(|link| &**link)
             .collect();
         links.reverse();
         Chunks {
             base: self.base,
-            index: 0,
+            index: first,
             links: links.into_iter(),
         }
     }

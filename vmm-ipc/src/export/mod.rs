@@ -163,21 +163,21 @@ impl Export {
                 "a buffer that was imported grows by what its exporter sends",
             ));
         }
-        let chunks: Vec<_> = grown.chunks().collect();
-        let (known, new) = chunks.split_at_checked(had).unwrap_or_default();
+        // From the last chunk that is exported: what lies before it is not looked at, since a grown
+        // buffer shares the whole of what comes before a chunk that it shares.
+        let mut chunks = grown.chunks_from(had - 1);
         let continues = self
             .last
             .as_ref()
-            .zip(known.last())
-            .is_some_and(|(last, chunk)| last.is_same(chunk.allocation));
-        let sizes = self.descriptor.sizes();
-        let alike = known
-            .iter()
-            .zip(sizes)
-            .all(|(chunk, &size)| chunk.size as u64 == size);
-        if !continues || !alike {
+            .zip(chunks.next())
+            .is_some_and(|(last, chunk)| {
+                let end = (chunk.offset + chunk.size) as u64;
+                last.is_same(chunk.allocation) && end == self.descriptor.mapped_len()
+            });
+        if !continues {
             return Err(wrong("its first chunks are not those that were exported"));
         }
+        let new: Vec<_> = chunks.collect();
         if new.is_empty() {
             return Err(wrong("it has no new chunks"));
         }
@@ -208,21 +208,23 @@ impl Export {
         };
         let update =
             Update::new(fields, sizes, fabric).map_err(|error| Error::wire(attempt(), error))?;
-        let descriptor = self
-            .descriptor
-            .updated(&update)
+        self.descriptor
+            .mapped_after(&update)
             .map_err(|error| Error::wire(attempt(), error))?;
         if by_fd {
             let total = new.len();
-            for chunk in new {
+            for chunk in &new {
                 if let Err(error) = self.export_chunk(chunk.allocation, total) {
                     self.fds.truncate(had);
                     return Err(error);
                 }
             }
         }
+        if let Err(error) = self.descriptor.apply(&update) {
+            self.fds.truncate(had);
+            return Err(Error::wire(attempt(), error));
+        }
         self.last = new.last().map(|chunk| chunk.allocation.clone());
-        self.descriptor = descriptor;
         self.updates.push(update);
         self.updates
             .last()

@@ -106,17 +106,16 @@ impl Imported {
     pub fn receive_offered_update(&mut self, channel: &mut Channel, update: &Update) -> Result<()> {
         let deadline = Deadline::after(self.limits.time);
         let mut transfer = Transfer::new(Expected::of_update(update), deadline);
-        let result = self.check_update(update).and_then(|descriptor| {
+        let result = self.check_update(update).and_then(|()| {
             let mut all = Vec::new();
             transfer.run(channel, |fds| {
                 all.extend(fds);
                 Ok(())
             })?;
-            self.extended(update, descriptor, all)
+            Ok((self.extended(update, &all)?, all))
         });
-        let next = transfer.answer(channel, update.id(), update.generation(), result)?;
-        *self = next.into_imported(self);
-        Ok(())
+        let (buffer, fds) = transfer.answer(channel, update.id(), update.generation(), result)?;
+        self.take_in(update, buffer, fds)
     }
 
     /// Map what the buffer has grown by, from an update and its file descriptors that came some
@@ -126,18 +125,17 @@ impl Imported {
     ///
     /// As [`Imported::receive_update`], less the exchange.
     pub fn extend(&mut self, update: &Update, fds: Vec<OwnedFd>) -> Result<()> {
-        let descriptor = self.check_update(update)?;
+        self.check_update(update)?;
         let expected = Expected::of_update(update);
         if fds.len() != expected.fds {
             return Err(wrong_count("extending a buffer", fds.len(), expected.fds));
         }
-        let next = self.extended(update, descriptor, fds)?;
-        *self = next.into_imported(self);
-        Ok(())
+        let buffer = self.extended(update, &fds)?;
+        self.take_in(update, buffer, fds)
     }
 
-    /// Whether an update follows what is here; the descriptor after it.
-    fn check_update(&self, update: &Update) -> Result<Descriptor> {
+    /// Whether an update follows what is here.
+    fn check_update(&self, update: &Update) -> Result<()> {
         let attempt = || {
             format!(
                 "extending buffer {} to generation {}",
@@ -169,59 +167,43 @@ impl Imported {
         if !follows {
             return wrong("it does not begin where the mapped chunks end".into());
         }
-        let descriptor = self
+        let mapped = self
             .descriptor
-            .updated(update)
+            .mapped_after(update)
             .map_err(|error| Error::wire(attempt(), error))?;
-        let chunks = descriptor.sizes().len();
-        check_limits(&self.limits, chunks, descriptor.mapped_len(), attempt)?;
-        Ok(descriptor)
+        check_limits(&self.limits, had + update.sizes().len(), mapped, attempt)
     }
 
-    fn extended(&self, update: &Update, descriptor: Descriptor, fds: Vec<OwnedFd>) -> Result<Next> {
+    /// The buffer with the new chunks.
+    fn extended(&self, update: &Update, fds: &[OwnedFd]) -> Result<Buffer> {
         let device = self.buffer.device();
         let chunks = ChunkSource::new(device.driver(), device);
-        let (had, total) = (self.descriptor.sizes().len(), descriptor.sizes().len());
+        let had = self.descriptor.sizes().len();
+        let total = had + update.sizes().len();
         let allocations = match update.handle_kind() {
-            HandleKind::PosixFd => chunks.import_fds(&fds, update.sizes(), had, total)?,
+            HandleKind::PosixFd => chunks.import_fds(fds, update.sizes(), had, total)?,
             HandleKind::Fabric => chunks.import_fabric(update.fabric_handles(), update.sizes())?,
         };
-        let buffer = self
-            .buffer
+        self.buffer
             .extend(allocations, update.len() as usize)
             .map_err(|error| {
                 explain_map(
                     format!("mapping chunks {} to {total} of {total}", had + 1),
                     error,
                 )
-            })?;
-        Ok(Next {
-            buffer,
-            descriptor,
-            fds,
-        })
+            })
     }
-}
 
-/// What an imported buffer becomes by an update.
-struct Next {
-    buffer: Buffer,
-    descriptor: Descriptor,
-    fds: Vec<OwnedFd>,
-}
-
-impl Next {
-    fn into_imported(self, before: &mut Imported) -> Imported {
-        let kept = before.fds.take().map(|mut kept| {
-            kept.extend(self.fds);
-            kept
-        });
-        Imported {
-            buffer: self.buffer,
-            descriptor: self.descriptor,
-            fds: kept,
-            limits: before.limits,
+    /// Become what the update makes of this.
+    fn take_in(&mut self, update: &Update, buffer: Buffer, fds: Vec<OwnedFd>) -> Result<()> {
+        self.descriptor
+            .apply(update)
+            .map_err(|error| Error::wire(format!("extending buffer {}", update.id()), error))?;
+        self.buffer = buffer;
+        if let Some(kept) = &mut self.fds {
+            kept.extend(fds);
         }
+        Ok(())
     }
 }
 

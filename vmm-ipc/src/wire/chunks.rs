@@ -135,20 +135,26 @@ impl ChunkList {
         }
     }
 
+    /// That the length of an encoding of so many chunks fits its field.
+    pub(super) fn check_count(count: usize) -> Result<(), WireError> {
+        let most = (u32::MAX as usize - super::MAX_HEADER) / HandleKind::Fabric.chunk_len();
+        if count <= most {
+            return Ok(());
+        }
+        let (found, limit) = (count as u64, most as u64);
+        Err(WireError::Limit {
+            what: "chunks",
+            found,
+            limit,
+        })
+    }
+
     /// The sum of the sizes, each of which is a multiple of `granularity` and not zero.
     pub(super) fn check(&self, granularity: u64) -> Result<u64, WireError> {
         if !granularity.is_power_of_two() {
             return Err(WireError::Granularity { granularity });
         }
-        let most = (u32::MAX as usize - super::MAX_HEADER) / HandleKind::Fabric.chunk_len();
-        if self.sizes.len() > most {
-            let found = self.sizes.len() as u64;
-            return Err(WireError::Limit {
-                what: "chunks",
-                found,
-                limit: most as u64,
-            });
-        }
+        Self::check_count(self.sizes.len())?;
         let mut total = 0_u64;
         for (index, &size) in self.sizes.iter().enumerate() {
             if size == 0 || size & (granularity - 1) != 0 {

@@ -226,22 +226,36 @@ impl Descriptor {
         &self.chunks.fabric
     }
 
-    /// The descriptor after `update`.
-    pub(crate) fn updated(&self, update: &super::Update) -> Result<Self, WireError> {
-        let mut chunks = self.chunks.clone();
-        chunks.sizes.extend_from_slice(update.sizes());
-        chunks.fabric.extend_from_slice(update.fabric_handles());
-        let mapped = chunks.check(self.granularity)?;
-        let fields = Fields {
-            id: self.id,
-            generation: update.generation(),
-            device: self.device,
-            place: self.place,
-            granularity: self.granularity,
-            len: update.len(),
-            capacity: self.capacity.max(mapped),
-        };
-        Self::check(fields, self.handle_kind, chunks)
+    /// The sum of the chunks in bytes after `update`, if that can follow.
+    pub(crate) fn mapped_after(&self, update: &super::Update) -> Result<u64, WireError> {
+        ChunkList::check_count(self.chunks.sizes.len() + update.sizes().len())?;
+        let added = update.sizes().iter().sum::<u64>();
+        let mapped = self.mapped.checked_add(added).ok_or(WireError::Overflow)?;
+        if mapped > i64::MAX as u64 {
+            return Err(WireError::Overflow);
+        }
+        if update.len() > mapped {
+            let len = update.len();
+            return Err(WireError::BufferLength {
+                len,
+                within: mapped,
+            });
+        }
+        Ok(mapped)
+    }
+
+    /// Take in an update. The cost is that of what is new. Nothing has changed after an error.
+    pub(crate) fn apply(&mut self, update: &super::Update) -> Result<(), WireError> {
+        let mapped = self.mapped_after(update)?;
+        self.chunks.sizes.extend_from_slice(update.sizes());
+        self.chunks
+            .fabric
+            .extend_from_slice(update.fabric_handles());
+        self.generation = update.generation();
+        self.len = update.len();
+        self.mapped = mapped;
+        self.capacity = self.capacity.max(mapped);
+        Ok(())
     }
 }
 

@@ -82,7 +82,8 @@ fn updates_are_as_the_golden_files_say() {
     };
     let update = Update::new(fields.clone(), vec![2 * MIB, 32 * MIB], Vec::new()).unwrap();
     check("update-fd", &Message::Update(update.clone()));
-    let grown = descriptor_fd().updated(&update).unwrap();
+    let mut grown = descriptor_fd();
+    grown.apply(&update).unwrap();
     assert_eq!(grown.sizes().len(), 5);
     assert_eq!(grown.generation(), 1);
     assert_eq!(grown.len(), 56 * MIB);
