@@ -50,6 +50,8 @@ pub(crate) struct MemAccessDesc {
 pub(crate) const ALLOCATION_PINNED: c_int = 1;
 
 pub(crate) const HANDLE_POSIX_FD: c_int = 1;
+pub(crate) const HANDLE_WIN32: c_int = 2;
+pub(crate) const HANDLE_WIN32_KMT: c_int = 4;
 pub(crate) const HANDLE_FABRIC: c_int = 8;
 
 pub(crate) const ACCESS_NONE: c_int = 0;

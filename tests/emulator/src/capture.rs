@@ -101,6 +101,13 @@ impl Core {
             .ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.all.get(&id).ok_or(Code::ILLEGAL_STATE)?;
         if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
+            // The real driver ends the capture all the same, without a graph.
+            self.captures.all.remove(&id);
+            for (_, joined) in self.streams.iter_mut() {
+                if joined.capture == Some(id) {
+                    joined.capture = None;
+                }
+            }
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
         }
         if capture.origin != stream {

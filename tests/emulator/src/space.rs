@@ -17,6 +17,9 @@ pub(crate) struct Mapping {
     access: Vec<(MemLocation, c_int)>,
 }
 
+/// No address of a process is as large.
+const USER_SPACE_END: u64 = 1 << 47;
+
 /// A part of physical memory, found by address.
 #[derive(Debug)]
 pub(crate) struct Piece {
@@ -46,6 +49,12 @@ impl Space {
             || !size.is_multiple_of(granularity)
             || (alignment != 0 && !alignment.is_power_of_two())
         {
+            return Err(Code::INVALID_VALUE);
+        }
+        if hint >= USER_SPACE_END {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        if !hint.is_multiple_of(granularity) {
             return Err(Code::INVALID_VALUE);
         }
         let address = vm::reserve(size, alignment.max(granularity), hint)?;

@@ -88,6 +88,9 @@ api! {
     }
 
     fn cuCtxPushCurrent as "cuCtxPushCurrent"(context: u64) |core| {
+        if context == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
         core.contexts.get(context)?;
         context::push(context);
         Ok(())

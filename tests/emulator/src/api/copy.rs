@@ -200,7 +200,6 @@ fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
         action,
     };
     let stream = core.stream(stream.unwrap_or(0))?;
-    core.safe_in_capture()?;
     core.no_capture_on(stream)?;
     work.check(&core.space)?;
     core = wait_for(core, stream)?;
@@ -208,13 +207,14 @@ fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
 }
 
 fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Result {
-    let (context, location) = core.current()?;
+    // A stream brings its context along; only the default streams need a current one.
+    let stream = core.stream(stream)?;
+    let context = core.streams.get(stream)?.context;
     let mut work = Work {
         context,
-        location,
+        location: core.location_of(context)?,
         action,
     };
-    let stream = core.stream(stream)?;
     let recorded = core.is_recorded(stream)?;
     work.check(&core.space)?;
     if recorded || matches!(work.action, Action::Nothing) {

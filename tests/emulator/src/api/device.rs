@@ -66,6 +66,12 @@ api! {
                 byte => wanted.push(char::from(byte).to_ascii_lowercase()),
             }
         }
+        let parts: Vec<&str> = wanted.split([':', '.']).collect();
+        let is_id = matches!(parts.len(), 3 | 4)
+            && parts.iter().all(|part| u32::from_str_radix(part, 16).is_ok());
+        if !is_id {
+            return Err(Code::INVALID_VALUE);
+        }
         let full = if wanted.matches(':').count() == 1 { format!("0000:{wanted}") } else { wanted };
         let found = core.devices.iter().position(|device| bus_id(device.machine_index) == full);
         device.set(found.and_then(|index| c_int::try_from(index).ok()).ok_or(Code::INVALID_DEVICE)?)

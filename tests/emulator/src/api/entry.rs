@@ -63,14 +63,15 @@ pub(crate) unsafe extern "C" fn vmmEmulatorVersion() -> c_int {
 }
 
 fn find(symbol: *const c_char, version: c_int, flags: u64) -> crate::code::Result<Answer> {
-    if symbol.is_null() || flags > 2 || version / 1000 > driver_version() / 1000 {
+    // The version is taken as unsigned where it is compared with what a symbol needs.
+    if symbol.is_null() || flags > 3 || version / 10 > driver_version() / 10 {
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: not null, and the caller of the C function passes a C string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     Ok(symbols::find(
         symbol.to_bytes(),
-        version,
+        if version < 0 { c_int::MAX } else { version },
         flags == 2,
         driver_version(),
     ))

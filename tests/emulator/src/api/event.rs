@@ -35,14 +35,18 @@ api! {
     }
 
     fn cuEventQuery as "cuEventQuery"(event: u64) |mut core| {
-        match core.observe(event)? {
+        let recorded = core.observe(event)?;
+        core.safe_in_capture()?;
+        match recorded {
             Some(recorded) if core.streams.pending_before(recorded).is_some() => Err(Code::NOT_READY),
             _ => Ok(()),
         }
     }
 
     fn cuEventSynchronize as "cuEventSynchronize"(event: u64) |mut core| {
-        let Some(recorded) = core.observe(event)? else { return Ok(()) };
+        let recorded = core.observe(event)?;
+        core.safe_in_capture()?;
+        let Some(recorded) = recorded else { return Ok(()) };
         while let Some(until) = core.streams.pending_before(recorded) {
             core = core.wait(until);
         }

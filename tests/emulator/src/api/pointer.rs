@@ -68,6 +68,7 @@ impl Core {
         let on_device = record.location.kind == MemLocation::DEVICE;
         let linear = self.linear.contains_key(&start);
         match attribute {
+            1 if !linear => to.cast().set(0_u64),
             2 => to.cast().set(if on_device { 2_u32 } else { 1 }),
             3 => to.cast().set(address),
             4 if !on_device => to.cast().set(address),
@@ -84,6 +85,12 @@ impl Core {
                         .unwrap_or(-2),
                 )
             }
+            // Of a mapping the driver tells the start of its reservation.
+            11 if !linear => to.cast().set(
+                self.space
+                    .reservation_at(address)
+                    .map_or(start, |range| range.0),
+            ),
             11 => to.cast().set(start),
             12 => to
                 .cast()

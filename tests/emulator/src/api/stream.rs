@@ -26,12 +26,14 @@ api! {
     fn cuStreamSynchronize as "cuStreamSynchronize"(stream: u64) |mut core| {
         let stream = core.stream(stream)?;
         core.no_capture_on(stream)?;
+        core.safe_in_capture()?;
         wait_for(core, stream).map(drop)
     }
 
     fn cuStreamQuery as "cuStreamQuery"(stream: u64) |mut core| {
         let stream = core.stream(stream)?;
         core.no_capture_on(stream)?;
+        core.safe_in_capture()?;
         match core.streams.pending(stream)? {
             Some(_) => Err(Code::NOT_READY),
             None => Ok(()),

@@ -2,8 +2,8 @@
 
 use super::{In, Out, api};
 use crate::abi::{
-    ACCESS_READ_WRITE, ALLOCATION_PINNED, DevicePtr, HANDLE_FABRIC, HANDLE_POSIX_FD, MemAccessDesc,
-    MemAllocationProp, MemLocation,
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, AllocFlags, DevicePtr, HANDLE_FABRIC, HANDLE_POSIX_FD,
+    HANDLE_WIN32, HANDLE_WIN32_KMT, MemAccessDesc, MemAllocationProp, MemLocation,
 };
 use crate::code::{Code, Result};
 use crate::config::Fabric;
@@ -17,8 +17,8 @@ api! {
         granularity: Out<usize>, prop: In<MemAllocationProp>, option: c_uint
     ) |core| {
         granularity.check()?;
-        core.check_prop(&prop.get()?)?;
-        if option > 1 {
+        // The real driver looks at the kind alone: it answers for places that do not exist.
+        if prop.get()?.kind != ALLOCATION_PINNED || option > 1 {
             return Err(Code::INVALID_VALUE);
         }
         granularity.set(usize::try_from(core.config.granularity).unwrap_or(usize::MAX))
@@ -48,7 +48,7 @@ api! {
         prop.set(MemAllocationProp {
             kind: ALLOCATION_PINNED,
             handle_types: if handle.imported { 0 } else { record.handle_types },
-            location: core.location_here(&handle.physical.record)?,
+            location: told_location(core.location_here(&handle.physical.record)?),
             win32_meta: std::ptr::null_mut(),
             flags: record.flags,
         })
@@ -85,6 +85,9 @@ api! {
     }
 
     fn cuMemUnmap as "cuMemUnmap"(address: DevicePtr, size: usize) |mut core| {
+        if core.linear.contains_key(&address) {
+            return Err(Code::INVALID_VALUE);
+        }
         let used = core.streams.queued().filter(|work| work.touches(address, size as u64)).count() as u64;
         let gone = core.space.unmap(address, size as u64)?;
         if !gone.is_empty() {
@@ -110,7 +113,18 @@ api! {
 
     fn cuMemGetAccess as "cuMemGetAccess"(flags: Out<c_ulonglong>, location: In<MemLocation>, address: DevicePtr) |core| {
         flags.check()?;
-        let location = core.access_location(location.get()?, address)?;
+        let mut location = location.get()?;
+        let (start, _) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
+        if core.linear.contains_key(&start) {
+            return flags.set(0);
+        }
+        match location.kind {
+            MemLocation::DEVICE => drop(core.device(location.id)?),
+            // What the real driver says of the host is what the first device may do.
+            MemLocation::HOST => location = MemLocation { kind: MemLocation::DEVICE, id: 0 },
+            MemLocation::HOST_NUMA => {}
+            _ => return Err(Code::INVALID_DEVICE),
+        }
         flags.set(core.space.access(address, location)?.unsigned_abs().into())
     }
 
@@ -147,13 +161,18 @@ api! {
                 let fd = fabric::import(&from.cast().get()?)?;
                 handle.set(core.import_memory(rustix::fd::AsFd::as_fd(&fd))?)
             }
+            HANDLE_WIN32 | HANDLE_WIN32_KMT => Err(Code::NOT_SUPPORTED),
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
     fn cuMemRetainAllocationHandle as "cuMemRetainAllocationHandle"(handle: Out<u64>, address: DevicePtr) |mut core| {
         handle.check()?;
-        let found = core.space.at(address).ok_or(Code::INVALID_VALUE)?.1.handle;
+        let (start, mapping) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
+        let found = mapping.handle;
+        if core.linear.contains_key(&start) {
+            return Err(Code::INVALID_VALUE);
+        }
         core.memory.retain(found)?;
         handle.set(found)
     }
@@ -195,8 +214,13 @@ impl Core {
         } else {
             [0; 16]
         };
-        self.memory
-            .create(size, uuid, location, prop.handle_types, prop.flags)
+        self.memory.create(
+            size,
+            uuid,
+            location,
+            prop.handle_types,
+            granted(prop.flags)?,
+        )
     }
 
     fn import_memory(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
@@ -229,9 +253,7 @@ impl Core {
                 self.device(prop.location.id)?;
                 Ok(prop.location)
             }
-            MemLocation::HOST if prop.handle_types & HANDLE_POSIX_FD != 0 => {
-                Err(Code::INVALID_VALUE)
-            }
+            MemLocation::HOST if prop.handle_types != 0 => Err(Code::INVALID_VALUE),
             MemLocation::HOST => Ok(MemLocation {
                 kind: MemLocation::HOST,
                 id: 0,
@@ -259,14 +281,43 @@ impl Core {
                     _ => Ok(location),
                 }
             }
+            MemLocation::HOST | MemLocation::HOST_NUMA if self.is_device_memory(address) => {
+                Err(Code::NOT_SUPPORTED)
+            }
             MemLocation::HOST => Ok(MemLocation {
                 kind: MemLocation::HOST,
                 id: 0,
             }),
-            MemLocation::HOST_NUMA if location.id == 0 => Ok(location),
+            MemLocation::HOST_NUMA => Ok(location),
             _ => Err(Code::INVALID_VALUE),
         }
     }
+
+    fn is_device_memory(&self, address: DevicePtr) -> bool {
+        self.space.at(address).is_some_and(|(_, mapping)| {
+            mapping.physical.record.location.kind == MemLocation::DEVICE
+        })
+    }
+}
+
+/// What the driver says of a place: memory of the host at large is on a node all the same.
+fn told_location(location: MemLocation) -> MemLocation {
+    match location.kind {
+        MemLocation::HOST => MemLocation {
+            kind: MemLocation::HOST_NUMA,
+            id: 0,
+        },
+        _ => location,
+    }
+}
+
+/// The flags as they are read back; those that mean nothing are dropped.
+fn granted(flags: AllocFlags) -> Result<AllocFlags> {
+    const TILE_POOL: u16 = 1;
+    if flags.compression > 1 || flags.usage & TILE_POOL != 0 || flags.reserved != [0; 4] {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok(AllocFlags { usage: 0, ..flags })
 }
 
 fn access_flags(flags: c_int) -> Result<c_int> {
