@@ -41,6 +41,10 @@ pub const PROGRAMS: &[Program] = &[
         name: "symbols",
     },
     Program::Bin {
+        package: "vmm-ipc",
+        name: "vmm-doctor",
+    },
+    Program::Bin {
         package: "vmm-tests",
         name: "vmm-suite",
     },
@@ -79,6 +83,12 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 20,
         command: "./symbols",
+    },
+    Part {
+        name: "doctor",
+        quick: true,
+        seconds: 120,
+        command: "./vmm-doctor --driver cuda",
     },
     Part {
         name: "share",
