@@ -26,6 +26,11 @@
 //! A case that needs another process names a *role*, a function that runs in a re-executed copy of
 //! the program: see [`peer`].
 
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
+
 pub mod case;
 mod conformance;
 pub mod context;
