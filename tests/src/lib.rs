@@ -38,6 +38,7 @@ pub mod driver;
 pub mod emulated;
 mod ipc;
 pub mod peer;
+mod peers;
 pub mod runner;
 mod selftest;
 pub mod snapshot;
@@ -50,12 +51,23 @@ pub use snapshot::Snapshot;
 
 /// Every case of the suite.
 pub fn all_cases() -> Vec<Case> {
-    let lists: &[Vec<Case>] = &[conformance::cases(), ipc::cases(), vmm::cases()];
+    let lists: &[Vec<Case>] = &[
+        conformance::cases(),
+        ipc::cases(),
+        peers::cases(),
+        vmm::cases(),
+    ];
     lists.concat()
 }
 
 /// Every role that a case may start in another process.
 pub fn all_roles() -> Vec<Role> {
-    let lists: &[&[Role]] = &[selftest::ROLES, conformance::ROLES, ipc::ROLES, vmm::ROLES];
+    let lists: &[&[Role]] = &[
+        selftest::ROLES,
+        conformance::ROLES,
+        ipc::ROLES,
+        peers::ROLES,
+        vmm::ROLES,
+    ];
     lists.concat()
 }

@@ -146,7 +146,8 @@ impl Allocation {
     ///
     /// The descriptor is borrowed: it stays open, stays the caller's, and can be imported again.
     /// The driver does not say how large the memory is, so the exporter has to; a wrong `size` is
-    /// found out when the memory is mapped. `device` is the device that holds the memory.
+    /// found out when the memory is mapped. `device` is whom the memory is for: it may lie on another one
+    /// that this process sees, which [`Allocation::device`] then tells.
     ///
     /// # Errors
     ///
@@ -207,10 +208,16 @@ impl Allocation {
                 "the memory is of an unknown location type",
             )
         })?;
-        if physical.location == Location::Device && prop.location.id() != device.handle() {
-            let reason = format!("the memory lies on device {}", prop.location.id());
-            return Err(Error::invalid(what(), reason)
-                .advise("import it with the device that holds it, found by its UUID"));
+        if physical.location == Location::Device {
+            // The driver knows which device holds the memory, and refuses that of a hidden one.
+            let holder = device.driver().device_by_handle(prop.location.id());
+            physical.device = holder.ok_or_else(|| {
+                let reason = format!(
+                    "the driver says that it lies on device {}",
+                    prop.location.id()
+                );
+                Error::new(ErrorKind::NoDevice, what(), reason)
+            })?;
         }
         Ok(Allocation(Arc::new(physical)))
     }

@@ -7,6 +7,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::buffer::Buffer;
 use crate::context::Current;
+use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::order::After;
 use crate::raw::{self, On};
@@ -26,9 +27,9 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("reading", to.len(), offset);
-        let on = self.host_copy_on(&attempt)?;
-        let _current = Current::enter(&self.kind.device)?;
-        raw::copy_to_host(self.kind.device.sys(), on, to, span).attempt(attempt)
+        let (device, on) = self.host_copy_on(&attempt)?;
+        let _current = Current::enter(device)?;
+        raw::copy_to_host(device.sys(), on, to, span).attempt(attempt)
     }
 
     /// Copy `from` to `offset`, and wait until it is there.
@@ -43,9 +44,9 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("writing", from.len(), offset);
-        let on = self.host_copy_on(&attempt)?;
-        let _current = Current::enter(&self.kind.device)?;
-        raw::copy_from_host(self.kind.device.sys(), on, span, from).attempt(attempt)
+        let (device, on) = self.host_copy_on(&attempt)?;
+        let _current = Current::enter(device)?;
+        raw::copy_from_host(device.sys(), on, span, from).attempt(attempt)
     }
 
     /// Copy values of a plain type from byte `offset` on, and wait for them.
@@ -84,7 +85,7 @@ impl Buffer {
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> Result<()> {
         match &self.stream {
             Some(stream) => self.fill_on(&stream.clone(), offset, len, value),
-            None => self.fill_via(On::Default, offset, len, value),
+            None => self.fill_via(None, offset, len, value),
         }
     }
 
@@ -96,7 +97,7 @@ impl Buffer {
     #[doc(alias = "cuMemsetD8Async")]
     pub fn fill_on(&self, stream: &Stream, offset: usize, len: usize, value: u8) -> Result<()> {
         self.note(After::Stream(stream.clone()));
-        self.fill_via(On::Stream(stream.raw()), offset, len, value)
+        self.fill_via(Some(stream), offset, len, value)
     }
 
     /// Copy `len` bytes from `offset` on to `to_offset` of another buffer, or of this one, on this
@@ -110,7 +111,7 @@ impl Buffer {
     pub fn copy_to(&self, offset: usize, to: &Buffer, to_offset: usize, len: usize) -> Result<()> {
         match &self.stream {
             Some(stream) => self.copy_to_on(&stream.clone(), offset, to, to_offset, len),
-            None => self.copy_via(On::Default, offset, to, to_offset, len),
+            None => self.copy_via(None, offset, to, to_offset, len),
         }
     }
 
@@ -131,22 +132,28 @@ impl Buffer {
     ) -> Result<()> {
         self.note(After::Stream(stream.clone()));
         to.note(After::Stream(stream.clone()));
-        self.copy_via(On::Stream(stream.raw()), offset, to, to_offset, len)
+        self.copy_via(Some(stream), offset, to, to_offset, len)
     }
 
-    fn fill_via(&self, on: On, offset: usize, len: usize, value: u8) -> Result<()> {
+    fn fill_via(
+        &self,
+        stream: Option<&Stream>,
+        offset: usize,
+        len: usize,
+        value: u8,
+    ) -> Result<()> {
         let span = self.span(offset, len)?;
         if len == 0 {
             return Ok(());
         }
-        let _current = Current::enter(&self.kind.device)?;
-        raw::fill(self.kind.device.sys(), on, span, value)
-            .attempt(format_args_for("filling", len, offset))
+        let (device, on) = self.runner(stream);
+        let _current = Current::enter(device)?;
+        raw::fill(device.sys(), on, span, value).attempt(format_args_for("filling", len, offset))
     }
 
     fn copy_via(
         &self,
-        on: On,
+        stream: Option<&Stream>,
         offset: usize,
         to: &Buffer,
         to_offset: usize,
@@ -156,24 +163,32 @@ impl Buffer {
         if len == 0 {
             return Ok(());
         }
-        let _current = Current::enter(&self.kind.device)?;
-        raw::copy(self.kind.device.sys(), on, to, from)
-            .attempt(format_args_for("copying", len, offset))
+        let (device, on) = self.runner(stream);
+        let _current = Current::enter(device)?;
+        raw::copy(device.sys(), on, to, from).attempt(format_args_for("copying", len, offset))
+    }
+
+    /// Whose context work is submitted in, and where it runs. A stream may be another device's, which
+    /// then needs access to the memory.
+    fn runner<'a>(&'a self, stream: Option<&'a Stream>) -> (&'a Device, On) {
+        match stream {
+            Some(stream) => (stream.device(), On::Stream(stream.raw())),
+            None => (&self.kind.device, On::Default),
+        }
     }
 
     /// Where a copy from or to the host runs. A stream that is being captured would not run it.
-    fn host_copy_on(&self, attempt: impl Fn() -> String) -> Result<On> {
-        let Some(stream) = &self.stream else {
-            return Ok(On::Default);
-        };
-        if stream.is_capturing()? {
+    fn host_copy_on(&self, attempt: impl Fn() -> String) -> Result<(&Device, On)> {
+        if let Some(stream) = &self.stream
+            && stream.is_capturing()?
+        {
             return Err(Error::new(
                 ErrorKind::Capturing,
                 attempt(),
                 "the buffer's stream is being captured into a graph, and the copy has to be waited for",
             ));
         }
-        Ok(On::Stream(stream.raw()))
+        Ok(self.runner(self.stream.as_ref()))
     }
 
     fn check_aligned<T>(&self, offset: usize) -> Result<()> {

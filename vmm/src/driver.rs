@@ -206,6 +206,16 @@ impl Driver {
         Error::new(ErrorKind::NoDevice, attempt, seen).advise(HIDDEN)
     }
 
+    /// The index of the device that the driver calls by this handle.
+    pub(crate) fn device_by_handle(&self, handle: vmm_sys::CUdevice) -> Option<u16> {
+        let index = self
+            .0
+            .devices
+            .iter()
+            .position(|device| device.handle == handle)?;
+        u16::try_from(index).ok()
+    }
+
     #[expect(clippy::indexing_slicing, reason = "see below")]
     pub(crate) fn state(&self, index: usize) -> &DeviceState {
         // A `Device` is only made with the index of a device in this list, which never changes.
