@@ -29,6 +29,12 @@ use crate::stream::Stream;
 ///
 /// The bytes are the device's: they are never a Rust slice. Copy them in and out with
 /// [`Buffer::write`] and [`Buffer::read`], or give [`Buffer::address`] to a kernel.
+///
+/// ```compile_fail,E0608
+/// fn first(buffer: &vmm::Buffer) -> u8 {
+///     buffer[0]
+/// }
+/// ```
 pub struct Buffer {
     pub(crate) kind: Kind,
     /// Where the buffer starts; 0 for an empty one without capacity.
