@@ -1,5 +1,6 @@
 //! Sharing from end to end, on whatever driver is under test.
 
+mod model;
 mod refusals;
 mod rollback;
 mod share;
@@ -13,7 +14,7 @@ use crate::{Case, Context, Failure, Role};
 
 /// Every case on sharing.
 pub fn cases() -> Vec<Case> {
-    [share::CASES, refusals::CASES, rollback::CASES].concat()
+    [share::CASES, refusals::CASES, rollback::CASES, model::CASES].concat()
 }
 
 /// Every role of these cases.

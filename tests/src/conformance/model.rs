@@ -1,12 +1,23 @@
 //! Random operations against a plain model of reservations, allocations, mappings and access: the
-//! emulator and the model agree on every answer and on all bytes.
+//! driver and the model agree on every answer and on all bytes.
+//!
+//! On the emulator a granule is a page of the host, so that bytes are cheap to compare. On a real
+//! driver it is the driver's own, one unit of the model stands for as many bytes as make that equal,
+//! and what could harm the process is left out: handles and addresses that are the driver's again,
+//! and mappings past the end of their reservation, which it does not refuse.
+
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use vmm_emulator::{Config, Emulator, Snapshot};
+use proptest::test_runner::{TestCaseError, TestRunner};
 use vmm_sys::*;
 
-/// Granularity of this test, so that bytes are cheap to compare.
+use crate::{Case, Context, Failure, cases};
+
+pub const CASES: &[Case] =
+    cases![random_sequences_agree_with_a_plain_model: misuses() timeout(300)];
+
+/// Units in a granule.
 const PAGE: u64 = 4096;
 const MEMORY_PAGES: u64 = 24;
 
@@ -92,8 +103,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-#[derive(Default)]
+/// Addresses and lengths are in bytes; what an allocation holds is one byte for each unit.
 struct Model {
+    /// Bytes in a granule, and in a unit.
+    page: u64,
+    unit: u64,
+    real: bool,
     allocations: Vec<Allocation>,
     /// Every address that a reservation ever had, with its pages and whether it still is one.
     reservations: Vec<(u64, u64, bool)>,
@@ -138,15 +153,19 @@ impl Model {
     fn reservation(&self, address: u64) -> Option<(u64, u64)> {
         let alive = self.reservations.iter().filter(|reservation| reservation.2);
         alive
-            .map(|&(start, pages, _)| (start, start + pages * PAGE))
+            .map(|&(start, pages, _)| (start, start + pages * self.page))
             .find(|(start, end)| (*start..*end).contains(&address))
     }
 
     fn address(&self, place: Place) -> Option<u64> {
-        let (start, ..) = *self
+        let (start, _, alive) = *self
             .reservations
             .get(place.reservation % self.reservations.len().max(1))?;
-        Some(start + place.page * PAGE)
+        // What is free may be the driver's own by now.
+        if self.real && !alive {
+            return None;
+        }
+        Some(start + place.page * self.page)
     }
 
     /// Whether the range begins and ends where mappings do, or in nothing.
@@ -154,31 +173,43 @@ impl Model {
         let starts = self.pages.get(&address).is_none_or(|page| page.index == 0);
         let ends = self
             .pages
-            .get(&(address + (pages - 1) * PAGE))
+            .get(&(address + (pages - 1) * self.page))
             .is_none_or(|page| page.index + 1 == self.size(page.allocation));
         starts && ends
     }
 
-    fn all(address: u64, pages: u64) -> impl Iterator<Item = u64> {
-        (0..pages).map(move |page| address + page * PAGE)
+    /// Whether access can be given to the range: a real driver does not mind a hole between mappings.
+    fn covers(&self, address: u64, pages: u64) -> bool {
+        let mapped = |at: u64| self.pages.contains_key(&at);
+        match self.real {
+            true => mapped(address) && mapped(address + (pages - 1) * self.page),
+            false => self.all(address, pages).all(mapped),
+        }
     }
 
-    /// The bytes of a range as allocation and offset, where the access allows it.
+    fn all(&self, address: u64, pages: u64) -> impl Iterator<Item = u64> + use<> {
+        let size = self.page;
+        (0..pages).map(move |page| address + page * size)
+    }
+
+    /// The units of a range as allocation and offset, where the access allows it.
     fn bytes(&self, address: u64, len: u64, access: u32) -> Option<Vec<(usize, usize)>> {
-        (address..address + len)
-            .map(|at| {
-                let page = self.pages.get(&(at - at % PAGE))?;
-                (page.access >= access)
-                    .then_some((page.allocation, (page.index * PAGE + at % PAGE) as usize))
+        (0..len)
+            .map(|unit| {
+                let at = address + unit * self.unit;
+                let within = at % self.page;
+                let page = self.pages.get(&(at - within))?;
+                let offset = (page.index * self.page + within) / self.unit;
+                (page.access >= access).then_some((page.allocation, offset as usize))
             })
             .collect()
     }
 }
 
-struct Tested {
-    emulator: Emulator,
-    driver: Driver,
-    before: Snapshot,
+struct Tested<'a> {
+    driver: &'a Driver,
+    page: u64,
+    real: bool,
 }
 
 macro_rules! call {
@@ -186,46 +217,34 @@ macro_rules! call {
         // SAFETY: pointers to locals; a wrong address or handle is answered with an error.
         match unsafe { $driver.$name($($argument),*) } {
             Ok(()) => OK,
-            Err(error) => error.code().unwrap(),
+            Err(error) => error.code().unwrap_or(CUresult::CUDA_ERROR_NOT_FOUND),
         }
     };
 }
 
-impl Tested {
-    fn new() -> Self {
-        let emulator = Config::new()
-            .granularity(PAGE)
-            .memory(MEMORY_PAGES * PAGE)
-            .install()
-            .unwrap();
-        let driver = emulator.driver().unwrap();
-        assert_eq!(call!(driver, cuInit(0)), OK);
-        let mut context = std::ptr::null_mut();
-        assert_eq!(call!(driver, cuDevicePrimaryCtxRetain(&mut context, 0)), OK);
-        assert_eq!(call!(driver, cuCtxSetCurrent(context)), OK);
-        let before = emulator.snapshot();
-        Self {
-            emulator,
-            driver,
-            before,
-        }
-    }
-
+impl Tested<'_> {
     fn run(&self, ops: &[Op]) -> Result<(), TestCaseError> {
-        let mut model = Model::default();
+        let mut model = Model {
+            page: self.page,
+            unit: self.page / PAGE,
+            real: self.real,
+            allocations: Vec::new(),
+            reservations: Vec::new(),
+            pages: BTreeMap::new(),
+        };
+        let before = (!self.real).then(crate::emulated::live);
         let result = ops.iter().try_for_each(|op| self.step(&mut model, op));
         self.clean(&model);
         result?;
-        prop_assert_eq!(
-            self.emulator.snapshot(),
-            self.before.clone(),
-            "something was left behind"
-        );
+        if let Some(before) = before {
+            prop_assert_eq!(crate::emulated::live(), before, "something was left behind");
+        }
         Ok(())
     }
 
     fn step(&self, model: &mut Model, op: &Op) -> Result<(), TestCaseError> {
-        let driver = &self.driver;
+        let driver = self.driver;
+        let (page, unit) = (self.page, model.unit);
         let allocations = model.allocations.len();
         let chosen = |index: usize| index % allocations.max(1);
         match *op {
@@ -238,11 +257,11 @@ impl Tested {
                 let mut handle = 0;
                 let answer = call!(
                     driver,
-                    cuMemCreate(&mut handle, (pages * PAGE) as usize, &prop, 0)
+                    cuMemCreate(&mut handle, (pages * page) as usize, &prop, 0)
                 );
                 let expected = match pages {
                     0 => INVALID,
-                    pages if model.used() + pages > MEMORY_PAGES => {
+                    pages if !model.real && model.used() + pages > MEMORY_PAGES => {
                         CUresult::CUDA_ERROR_OUT_OF_MEMORY
                     }
                     _ => OK,
@@ -261,6 +280,9 @@ impl Tested {
                 let Some(allocation) = model.allocations.get_mut(chosen(allocation)) else {
                     return Ok(());
                 };
+                if self.real && allocation.references == 0 {
+                    return Ok(());
+                }
                 let answer = call!(driver, cuMemRelease(allocation.handle));
                 prop_assert_eq!(
                     answer,
@@ -294,13 +316,13 @@ impl Tested {
                 let mut address = 0;
                 let answer = call!(
                     driver,
-                    cuMemAddressReserve(&mut address, (pages * PAGE) as usize, 0, 0, 0)
+                    cuMemAddressReserve(&mut address, (pages * page) as usize, 0, 0, 0)
                 );
                 prop_assert_eq!(answer, if pages == 0 { INVALID } else { OK });
                 if answer == OK {
-                    let end = address + pages * PAGE;
+                    let end = address + pages * page;
                     let free = model.reservations.iter().all(|&(start, pages, alive)| {
-                        !alive || end <= start || start + pages * PAGE <= address
+                        !alive || end <= start || start + pages * page <= address
                     });
                     prop_assert!(free, "a reservation lies in another");
                     model.reservations.push((address, pages, true));
@@ -313,14 +335,14 @@ impl Tested {
                 let (address, pages, _) =
                     model.reservations[reservation % model.reservations.len()];
                 let pages = pages + skew;
-                let answer = call!(driver, cuMemAddressFree(address, (pages * PAGE) as usize));
+                let answer = call!(driver, cuMemAddressFree(address, (pages * page) as usize));
                 let exact = model
                     .reservations
                     .iter()
                     .position(|&known| known == (address, pages, true));
                 let empty = model
                     .pages
-                    .range(address..address + pages * PAGE)
+                    .range(address..address + pages * page)
                     .next()
                     .is_none();
                 match exact.filter(|_| empty) {
@@ -345,20 +367,28 @@ impl Tested {
                 let size = model.size(index);
                 let pages = pages.unwrap_or(size);
                 let handle = model.allocations[index].handle;
+                let inside = model
+                    .reservation(address)
+                    .is_some_and(|(_, end)| address + pages * page <= end);
+                if self.real && (model.allocations[index].references == 0 || !inside) {
+                    return Ok(());
+                }
                 let answer = call!(
                     driver,
                     cuMemMap(
                         address,
-                        (pages * PAGE) as usize,
-                        (offset * PAGE) as usize,
+                        (pages * page) as usize,
+                        (offset * page) as usize,
                         handle,
                         0
                     )
                 );
                 let fits = model
                     .reservation(address)
-                    .is_some_and(|(_, end)| address + pages * PAGE <= end)
-                    && Model::all(address, pages).all(|page| !model.pages.contains_key(&page));
+                    .is_some_and(|(_, end)| address + pages * page <= end)
+                    && model
+                        .all(address, pages)
+                        .all(|page| !model.pages.contains_key(&page));
                 let expected = if pages == 0 || model.allocations[index].references == 0 {
                     INVALID
                 } else if offset != 0 || pages != size {
@@ -370,7 +400,7 @@ impl Tested {
                 };
                 prop_assert_eq!(answer, expected);
                 if answer == OK {
-                    for (at, page) in Model::all(address, pages).zip(0..) {
+                    for (at, page) in model.all(address, pages).zip(0..) {
                         model.pages.insert(
                             at,
                             Page {
@@ -386,13 +416,15 @@ impl Tested {
                 let Some(address) = model.address(place) else {
                     return Ok(());
                 };
-                let answer = call!(driver, cuMemUnmap(address, (pages * PAGE) as usize));
+                let answer = call!(driver, cuMemUnmap(address, (pages * page) as usize));
                 let fine = pages > 0
-                    && Model::all(address, pages).all(|page| model.reservation(page).is_some())
+                    && model
+                        .all(address, pages)
+                        .all(|page| model.reservation(page).is_some())
                     && model.cuts_none(address, pages);
                 prop_assert_eq!(answer, if fine { OK } else { INVALID });
                 if fine {
-                    for page in Model::all(address, pages) {
+                    for page in model.all(address, pages) {
                         model.pages.remove(&page);
                     }
                 }
@@ -411,16 +443,18 @@ impl Tested {
                 };
                 let answer = call!(
                     driver,
-                    cuMemSetAccess(address, (pages * PAGE) as usize, &desc, 1)
+                    cuMemSetAccess(address, (pages * page) as usize, &desc, 1)
                 );
                 let fine = pages > 0
                     && flags != 2
-                    && Model::all(address, pages).all(|page| model.pages.contains_key(&page))
+                    && model.covers(address, pages)
                     && model.cuts_none(address, pages);
                 prop_assert_eq!(answer, if fine { OK } else { INVALID });
                 if fine {
-                    for page in Model::all(address, pages) {
-                        model.pages.get_mut(&page).unwrap().access = flags;
+                    for page in model.all(address, pages) {
+                        if let Some(page) = model.pages.get_mut(&page) {
+                            page.access = flags;
+                        }
                     }
                 }
             }
@@ -433,8 +467,11 @@ impl Tested {
                 let Some(address) = model.address(place) else {
                     return Ok(());
                 };
-                let answer = call!(driver, cuMemsetD8(address + shift, value, len as usize));
-                let bytes = model.bytes(address + shift, len, 3);
+                let answer = call!(
+                    driver,
+                    cuMemsetD8(address + shift * unit, value, (len * unit) as usize)
+                );
+                let bytes = model.bytes(address + shift * unit, len, 3);
                 prop_assert_eq!(answer, if bytes.is_some() { OK } else { INVALID });
                 for (allocation, at) in bytes.into_iter().flatten() {
                     model.allocations[allocation].bytes[at] = value;
@@ -444,19 +481,26 @@ impl Tested {
                 let Some(address) = model.address(place) else {
                     return Ok(());
                 };
-                let mut back = vec![0; len as usize];
+                let mut back = vec![0_u8; (len * unit) as usize];
                 let answer = call!(
                     driver,
-                    cuMemcpyDtoH(back.as_mut_ptr().cast(), address + shift, len as usize)
+                    cuMemcpyDtoH(
+                        back.as_mut_ptr().cast(),
+                        address + shift * unit,
+                        (len * unit) as usize
+                    )
                 );
-                let bytes = model.bytes(address + shift, len, 1);
+                let bytes = model.bytes(address + shift * unit, len, 1);
                 prop_assert_eq!(answer, if bytes.is_some() { OK } else { INVALID });
                 if let Some(bytes) = bytes {
-                    let expected: Vec<u8> = bytes
-                        .iter()
-                        .map(|&(allocation, at)| model.allocations[allocation].bytes[at])
-                        .collect();
-                    prop_assert!(back == expected, "bytes differ");
+                    let same =
+                        back.chunks(unit as usize)
+                            .zip(bytes)
+                            .all(|(unit, (allocation, at))| {
+                                let expected = model.allocations[allocation].bytes[at];
+                                unit.iter().all(|&byte| byte == expected)
+                            });
+                    prop_assert!(same, "bytes differ");
                 }
             }
             Op::Copy { to, from, len } => {
@@ -470,7 +514,7 @@ impl Tested {
                 {
                     return Ok(());
                 }
-                let answer = call!(driver, cuMemcpyDtoD(to, from, len as usize));
+                let answer = call!(driver, cuMemcpyDtoD(to, from, (len * unit) as usize));
                 prop_assert_eq!(
                     answer,
                     if target.is_some() && source.is_some() {
@@ -495,10 +539,13 @@ impl Tested {
     fn clean(&self, model: &Model) {
         for &(address, pages, alive) in &model.reservations {
             if alive {
-                call!(self.driver, cuMemUnmap(address, (pages * PAGE) as usize));
                 call!(
                     self.driver,
-                    cuMemAddressFree(address, (pages * PAGE) as usize)
+                    cuMemUnmap(address, (pages * self.page) as usize)
+                );
+                call!(
+                    self.driver,
+                    cuMemAddressFree(address, (pages * self.page) as usize)
                 );
             }
         }
@@ -510,15 +557,32 @@ impl Tested {
     }
 }
 
-#[test]
-fn ten_thousand_random_sequences_agree_with_a_plain_model() {
-    let tested = Tested::new();
+/// Ten thousand sequences on the emulator, two hundred on a real driver.
+fn random_sequences_agree_with_a_plain_model(context: &Context) -> Result<(), Failure> {
+    let real = *context.choice() != crate::driver::Choice::Emulator;
+    if !real {
+        vmm_emulator::Config::new()
+            .granularity(PAGE)
+            .memory(MEMORY_PAGES * PAGE)
+            .install()?;
+    }
+    let device = context.device()?;
+    // Makes the primary context that the copies run in.
+    device.memory_info()?;
+    let driver = context.driver()?.sys();
+    let mut primary = std::ptr::null_mut();
+    assert_eq!(call!(driver, cuDevicePrimaryCtxRetain(&mut primary, 0)), OK);
+    assert_eq!(call!(driver, cuCtxSetCurrent(primary)), OK);
+    let page = vmm::Allocator::builder(&device).build()?.granularity() as u64;
+    let tested = Tested { driver, page, real };
     let config = ProptestConfig {
-        cases: 10_000,
+        cases: if real { 200 } else { 10_000 },
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    let mut runner = proptest::test_runner::TestRunner::new(config);
     let sequences = prop::collection::vec(op(), 1..40);
-    runner.run(&sequences, |ops| tested.run(&ops)).unwrap();
+    let result = TestRunner::new(config).run(&sequences, |ops| tested.run(&ops));
+    assert_eq!(call!(driver, cuCtxSetCurrent(std::ptr::null_mut())), OK);
+    assert_eq!(call!(driver, cuDevicePrimaryCtxRelease(0)), OK);
+    result.map_err(|error| Failure::new(error.to_string()))
 }
