@@ -81,7 +81,11 @@ impl Error {
             WireError::Limit { .. } => ErrorKind::Limit,
             _ => ErrorKind::Protocol,
         };
-        Self::from_parts(kind, attempt.into(), Cause::Wire(error))
+        let error = Self::from_parts(kind, attempt.into(), Cause::Wire(error));
+        match kind {
+            ErrorKind::Limit => error.advise("raise this side's `Limits` if that is meant"),
+            _ => error,
+        }
     }
 
     pub(crate) fn os(attempt: impl Into<Cow<'static, str>>, errno: Errno) -> Self {

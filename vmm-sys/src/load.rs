@@ -472,7 +472,7 @@ impl fmt::Display for LoadError {
             )?,
             LoadErrorKind::MissingSymbols { symbols, driver_version } => write!(
                 f,
-                "the driver (CUDA {}) lacks {}",
+                "the driver (CUDA {}) lacks {}: reinstall or update it",
                 Version(*driver_version),
                 symbols.join(", ")
             )?,

@@ -52,7 +52,7 @@ fn without_required_symbols_loading_fails_and_lists_them_all() {
             driver_version: 13000,
         };
         assert_eq!(error.kind(), &expected, "{form:?}");
-        let text = "the driver (CUDA 13.0) lacks cuMemMap, cuMemcpyHtoD_v2";
+        let text = "the driver (CUDA 13.0) lacks cuMemMap, cuMemcpyHtoD_v2: reinstall or update it";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -200,7 +200,10 @@ impl Buffer {
                 "touching values of {} at offset {offset}",
                 std::any::type_name::<T>()
             ),
-            format!("they are aligned to {} bytes", align_of::<T>()),
+            format!(
+                "the offset is not a multiple of their alignment, {} bytes",
+                align_of::<T>()
+            ),
         ))
     }
 }

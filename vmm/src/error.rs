@@ -206,6 +206,22 @@ fn explain(error: &sys::Error) -> (ErrorKind, Option<&'static str>) {
             Some("no GPU is visible to this process: see CUDA_VISIBLE_DEVICES and nvidia-smi"),
         ),
         CUresult::CUDA_ERROR_INVALID_DEVICE => (ErrorKind::NoDevice, None),
+        CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => (
+            ErrorKind::NotPermitted,
+            Some("another process has the GPU to itself: `nvidia-smi -c DEFAULT` lets all use it"),
+        ),
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY => (
+            ErrorKind::Load,
+            Some("on a machine with NVSwitch nvidia-fabricmanager has to run first"),
+        ),
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => (
+            ErrorKind::Load,
+            Some("reboot after an update; in a container use the host's library"),
+        ),
+        CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => (
+            ErrorKind::Load,
+            Some("take CUDA's compatibility library off LD_LIBRARY_PATH"),
+        ),
         CUresult::CUDA_ERROR_OPERATING_SYSTEM => (
             ErrorKind::Driver,
             Some("the operating system refused: see `ulimit -n` for the limit of open files"),

@@ -176,7 +176,7 @@ impl Buffer {
         driver.check()?;
         let attempt = || self.growing(new_len);
         if new_len < self.len {
-            let reason = "that is shorter than it is";
+            let reason = "the new length is below the present one";
             return Err(Error::invalid(attempt(), reason).advise("use `shrink`"));
         }
         if new_len <= self.mapped {
@@ -214,7 +214,7 @@ impl Buffer {
         if new_len < self.len {
             return Err(Error::invalid(
                 self.growing(new_len),
-                "that is shorter than it is",
+                "the new length is below the present one",
             ));
         }
         let _relaxed = Relaxed::enter(driver);
@@ -235,7 +235,10 @@ impl Buffer {
                 "shrinking a buffer of {} bytes to {new_len} bytes",
                 self.len
             );
-            return Err(Error::invalid(attempt, "that is longer than it is").advise("use `grow`"));
+            return Err(
+                Error::invalid(attempt, "the new length is above the present one")
+                    .advise("use `grow`"),
+            );
         }
         let mut shorter = self.alias();
         let (mut tail, mut cut) = (shorter.tail.take(), false);

@@ -87,7 +87,8 @@ impl Channel {
                 // The listener's queue is full, and nothing tells when it no longer is.
                 Err(Errno::AGAIN) if deadline.left().is_some() => std::thread::sleep(RETRY),
                 Err(Errno::AGAIN) => {
-                    let reason = "the listener did not accept in time";
+                    let reason =
+                        "many others wait for the same listener, and it did not accept in time";
                     return Err(Error::new(ErrorKind::Timeout, attempt(), reason));
                 }
                 Err(errno) => return Err(Error::os(attempt(), errno)),

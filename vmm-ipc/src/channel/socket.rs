@@ -230,7 +230,8 @@ impl Socket {
                 return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
             }
             if message.bytes == 0 {
-                return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up"));
+                return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up")
+                    .advise("its process ended or it failed: its own error says why"));
             }
             return Ok(message.bytes);
         }
@@ -242,8 +243,9 @@ impl Socket {
                 return Err(Error::new(
                     ErrorKind::Timeout,
                     attempt,
-                    "the deadline has passed",
-                ));
+                    "the deadline has passed: the peer is slow, or stuck",
+                )
+                .advise("open a new channel, with a longer `set_timeout` for a slow peer"));
             };
             let mut list = [PollFd::new(&self.fd, what)];
             match poll(&mut list, Some(&left)) {

@@ -175,11 +175,12 @@ impl Export {
                 last.is_same(chunk.allocation) && end == self.descriptor.mapped_len()
             });
         if !continues {
-            return Err(wrong("its first chunks are not those that were exported"));
+            return Err(wrong("its first chunks are not those that were exported")
+                .advise("grow the buffer that was exported, or export this one anew"));
         }
         let new: Vec<_> = chunks.collect();
         if new.is_empty() {
-            return Err(wrong("it has no new chunks"));
+            return Err(wrong("it has no chunks beyond those that were exported"));
         }
         if new.iter().any(|chunk| chunk.allocation.is_imported()) {
             let reason = "a new chunk was imported, and the driver does not export that again";
@@ -228,7 +229,7 @@ impl Export {
         self.updates.push(update);
         self.updates
             .last()
-            .ok_or_else(|| wrong("it has no new chunks"))
+            .ok_or_else(|| wrong("it has no chunks beyond those that were exported"))
     }
 
     /// The updates since `generation`, in order: what an importer of that generation lacks.

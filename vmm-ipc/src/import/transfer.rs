@@ -73,11 +73,10 @@ impl Transfer {
         let (id, first) = match received.message {
             Message::Handles { id, first, .. } => (id, first),
             Message::Retired { .. } => {
-                return Err(Error::new(
-                    ErrorKind::Hangup,
-                    attempt(),
-                    "the exporter gave up",
-                ));
+                return Err(
+                    Error::new(ErrorKind::Hangup, attempt(), "the exporter gave up")
+                        .advise("its own error says why"),
+                );
             }
             other => return Err(unexpected(&other, "handles")),
         };

@@ -106,13 +106,17 @@ impl fmt::Display for WireError {
             WireError::TrailingBytes { bytes } => {
                 write!(f, "{bytes} bytes follow after its end")
             }
-            WireError::Magic => f.write_str("it does not begin as one does"),
+            WireError::Magic => {
+                f.write_str("it does not begin as one does: something else wrote these bytes")
+            }
             WireError::Version { found } => write!(
                 f,
                 "it is of format version {found} and this side knows {}: use the same version of vmm-ipc on both",
                 super::VERSION
             ),
-            WireError::Reserved { field } => write!(f, "{field} is not zero"),
+            WireError::Reserved { field } => {
+                write!(f, "{field} is not zero, as this version has it")
+            }
             WireError::Unknown { field, value } => write!(f, "{field} {value} has no meaning"),
             WireError::Length { stated, actual } => {
                 write!(f, "it states a length of {stated} bytes and has {actual}")
