@@ -3,11 +3,13 @@
 //! Invariant 13 (device memory is never a Rust reference) is one of the types: no function gives
 //! such a reference, so there is nothing to run.
 
+mod allocator;
 mod bounds;
 mod grow;
 mod lifetime;
 mod order;
 mod rollback;
+mod sleep;
 mod threads;
 
 use vmm::{Allocator, Buffer, ChunkPolicy, Device};
@@ -17,11 +19,13 @@ use crate::{Case, Context, Failure, Role};
 /// Every case on `vmm`.
 pub fn cases() -> Vec<Case> {
     let lists: &[&[Case]] = &[
+        allocator::CASES,
         bounds::CASES,
         grow::CASES,
         lifetime::CASES,
         order::CASES,
         rollback::CASES,
+        sleep::CASES,
         threads::CASES,
     ];
     lists.concat()
