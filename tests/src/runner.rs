@@ -126,7 +126,20 @@ fn run_case(arguments: Vec<String>) -> Result<(), Failure> {
     Ok(())
 }
 
+const HELP: &str = "\
+Every case over every layer, each in a process of its own. Beside libtest's options, which follow:
+
+  --driver emulator|cuda|PATH  what the cases run on; the emulator by default, or VMM_TEST_DRIVER
+  --probe DRIVER               only say what that driver is, and fail where there is none
+";
+
 fn supervise(program: String, arguments: Vec<String>) -> Result<ExitCode, String> {
+    if arguments
+        .iter()
+        .any(|word| word == "--help" || word == "-h")
+    {
+        println!("{HELP}");
+    }
     let (choice, arguments) = take_driver(arguments)?;
     let mut arguments = Arguments::from_iter(std::iter::once(program).chain(arguments));
     let (description, devices) = probe(&choice)?;

@@ -228,6 +228,13 @@ fn worker(work: impl FnOnce(&mut Report) -> Result<(), Error>) -> ExitCode {
 
 // ---- the director ----
 
+/// `println!`, but a reader that went away is no reason to fail.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 struct Options {
     driver: Choice,
     chunks: usize,
@@ -283,7 +290,7 @@ fn direct() -> ExitCode {
     let mut options = match options() {
         Ok(Some(options)) => options,
         Ok(None) => {
-            print!("{HELP}");
+            say!("{}", HELP.trim_end());
             return ExitCode::SUCCESS;
         }
         Err(error) => return common::exit(Err(error)),
@@ -291,10 +298,10 @@ fn direct() -> ExitCode {
     let mut outcome = Outcome::default();
     let result = run(&mut options, &mut outcome);
     if options.json {
-        println!("{}", outcome.json(&result));
+        say!("{}", outcome.json(&result));
     } else if result.is_ok() {
         outcome.print();
-        println!("OK");
+        say!("OK");
     }
     common::exit(result)
 }
@@ -471,36 +478,37 @@ impl Outcome {
 
     fn print(&self) {
         let (uuid, name) = self.fact("device").split_once(' ').unwrap_or_default();
-        println!("driver  {}", self.fact("driver"));
-        println!("device  {name}, {uuid}");
+        say!("driver  {}", self.fact("driver"));
+        say!("device  {name}, {uuid}");
         let total: usize = self.chunks.iter().map(|row| row.size).sum();
-        println!(
+        say!(
             "buffer  {}, chunks: {}",
             size_text(total),
             self.chunks.len()
         );
-        println!();
-        println!("chunk        offset        size    exporter address    importer address");
+        say!("");
+        say!("chunk        offset        size    exporter address    importer address");
         for (index, row) in self.chunks.iter().enumerate() {
             // Many chunks are shown by the first and the last.
             if index == SHOWN / 2 && self.chunks.len() > SHOWN {
-                println!("  ...");
+                say!("  ...");
             }
             if index < SHOWN / 2 || index + SHOWN / 2 >= self.chunks.len() {
                 let (offset, size) = (size_text(row.offset), size_text(row.size));
-                println!(
+                say!(
                     "{index:>5}  {offset:>12}  {size:>10}  {:>18}  {:>18}",
-                    row.exporter, row.importer
+                    row.exporter,
+                    row.importer
                 );
             }
         }
-        println!();
-        println!("program   step                                    ms");
+        say!("");
+        say!("program   step                                    ms");
         for step in &self.steps {
             let milliseconds = step.microseconds as f64 / 1000.0;
-            println!("{:<9} {:<32} {milliseconds:>9.3}", step.program, step.name);
+            say!("{:<9} {:<32} {milliseconds:>9.3}", step.program, step.name);
         }
-        println!();
+        say!("");
     }
 
     fn json(&self, result: &Result<(), Error>) -> serde_json::Value {

@@ -9,7 +9,25 @@ use std::process::ExitCode;
 
 use vmm_sys::{CUdevice, CUdevice_attribute, Driver, Resolved};
 
+const HELP: &str = "\
+symbols
+
+Prints the driver's version, every symbol of the table and what each device says about virtual
+memory. Takes no options; VMM_LIBCUDA names another library than libcuda.so.1. Fails where there is
+no driver, or where it lacks a symbol that one of its version should have.";
+
 fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        None => {}
+        Some("-h" | "--help") => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Some(other) => {
+            eprintln!("error: unexpected argument {other} (--help says what this does)");
+            return ExitCode::from(2);
+        }
+    }
     match print() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -15,6 +15,20 @@ const CUDA_BINDINGS: &str = "cuda-bindings==13.5.0";
 /// Where the list of deviations lies.
 const DEVIATIONS: &str = "tests/recording/deviations.tsv";
 
+const BUILD_HELP: &str = "\
+cargo xtask emulator [--check]
+
+Builds the emulator as libcuda.so.1; the last line is its directory, for LD_LIBRARY_PATH.
+  --check  run NVIDIA's Python bindings and C programs on it first (fetches them from PyPI)
+";
+
+const COMPARE_HELP: &str = "\
+cargo xtask emulator-vs-gpu FILE
+
+Asks the emulator what a GPU was asked in FILE, which `record --driver cuda` wrote, and prints the
+cases that it answers otherwise. Fails where tests/recording/deviations.tsv does not explain one.
+";
+
 /// Builds the emulator as `libcuda.so.1`; the last line names its directory. With `--check`,
 /// programs of others run on it first.
 pub fn build(mut parser: Parser) -> Result {
@@ -23,6 +37,10 @@ pub fn build(mut parser: Parser) -> Result {
     while let Some(argument) = parser.next()? {
         match argument {
             Long("check") => check = true,
+            Short('h') | Long("help") => {
+                print!("{BUILD_HELP}");
+                return Ok(());
+            }
             other => return Err(other.unexpected().into()),
         }
     }
@@ -103,6 +121,10 @@ pub fn compare(mut parser: Parser) -> Result {
     while let Some(argument) = parser.next()? {
         match argument {
             Value(path) if file.is_none() => file = Some(path.into()),
+            Short('h') | Long("help") => {
+                print!("{COMPARE_HELP}");
+                return Ok(());
+            }
             other => return Err(other.unexpected().into()),
         }
     }

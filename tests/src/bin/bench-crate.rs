@@ -23,6 +23,12 @@ fn main() -> Result {
         [word, path] if word == "importer" => importer(path),
         [word] if word == "describe" => describe(),
         [word] if word == "codec" => codec(),
+        [word] if word == "--help" || word == "-h" => {
+            println!(
+                "bench-crate is a part of vmm-bench, which starts it and talks to it by lines"
+            );
+            Ok(())
+        }
         _ => exporter(),
     }
 }
