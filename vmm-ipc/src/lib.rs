@@ -55,9 +55,18 @@
 //! | stop sharing | [`Export::retire`] |
 //! | choose whom to talk to, and how much to take | [`PeerPolicy`], [`Limits`] |
 //!
-//! The bytes are specified in `docs/protocol.md`, what a hostile peer can do is said in
-//! `docs/threat-model.md`. In short: **whoever holds a handle can map the memory writable**, so
-//! read-only is a guard against accidents, and sharing cannot be undone.
+//! Whether a machine can do it, and if not, why, says `vmm-doctor`, a program of this crate (feature
+//! `doctor`, on by default): `cargo run -p vmm-ipc --bin vmm-doctor`. What each [`ErrorKind`] means
+//! and what to do about it is in `docs/errors.md`; the bytes are specified in `docs/protocol.md`.
+//!
+//! # What a peer can do
+//!
+//! Whatever bytes, descriptors or silence a peer sends, this side answers with an error by its
+//! deadline, keeps nothing of it open or mapped, and takes no more than the [`Limits`]; by default only
+//! a process of the same user is talked to. But **whoever holds a handle can map the memory writable**, whatever access it asked for: read-only
+//! is a guard against accidents. Sharing cannot be undone, since the memory lives as long as any
+//! process has it mapped or its handle open. And what is read from shared memory can change while it
+//! is read: check a copy, then use the copy. `docs/threat-model.md` has the whole of it.
 //!
 //! # What stays open
 //!
