@@ -7,6 +7,7 @@ mod allocator;
 mod bounds;
 mod grow;
 mod lifetime;
+mod model;
 mod order;
 mod rollback;
 mod sleep;
@@ -23,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         bounds::CASES,
         grow::CASES,
         lifetime::CASES,
+        model::CASES,
         order::CASES,
         rollback::CASES,
         sleep::CASES,
