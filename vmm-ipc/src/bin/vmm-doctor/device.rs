@@ -97,7 +97,7 @@ fn handle_types(device: &Device, properties: &DeviceProperties) -> [Finding; 3] 
             (false, _) => Finding::problem(
                 "virtual memory",
                 "the GPU says that it has none",
-                "it needs a Pascal GPU or newer under Linux, and no vGPU profile that lacks it",
+                "nothing of this project runs on it: use a newer GPU or driver, or a vGPU profile that has it",
             ),
         },
         match (properties.posix_fd, posix) {
@@ -110,8 +110,8 @@ fn handle_types(device: &Device, properties: &DeviceProperties) -> [Finding; 3] 
             (false, _) => Finding::problem(
                 "file descriptors",
                 "the GPU says that it exports none",
-                "its memory cannot be shared between processes here, as with some vGPU profiles \
-                 and under WSL2",
+                "its memory cannot be shared between processes here, as may be under a vGPU profile \
+                 or under WSL2",
             ),
         },
         match (properties.fabric, fabric) {

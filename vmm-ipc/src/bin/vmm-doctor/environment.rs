@@ -105,7 +105,7 @@ fn device_files(emulator: bool) -> Finding {
             subject,
             format!("{gpus} GPUs under /dev{lacking}"),
             "install the driver; in a container start it with the GPU (`--gpus all`, or the CDI \
-             device); `nvidia-modprobe -u` makes /dev/nvidia-uvm",
+             device); `nvidia-modprobe -u -c=0` makes /dev/nvidia-uvm",
         );
     }
     Finding::ok(
@@ -149,31 +149,33 @@ fn container() -> Option<Finding> {
 
 /// Which namespaces are not the ones the system started with, as far as can be seen.
 fn namespaces() -> Finding {
-    let inode = |name: &str| {
-        let link = fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
-        Some(link.to_string_lossy().into_owned())
-    };
+    let subject = "namespaces";
     // The kernel gives these numbers to the namespaces that it starts with.
     let initial = [("pid", "pid:[4026531836]"), ("user", "user:[4026531837]")];
-    let own: Vec<&str> = initial
-        .iter()
-        .filter(|(name, first)| inode(name).is_some_and(|link| link != *first))
-        .map(|(name, _)| *name)
-        .collect();
-    match own.as_slice() {
-        [] => Finding::ok("namespaces", "those of the system"),
-        own => Finding::note("namespaces", format!("of its own: {}", own.join(", "))).advise(
-            "sharing by file descriptor works across them; a peer in another one has process id 0, \
-             and user 65534 where its user is not mapped here",
-        ),
+    let mut own = Vec::new();
+    for (name, first) in initial {
+        let link = format!("/proc/self/ns/{name}");
+        match fs::read_link(&link) {
+            Ok(target) if target.as_os_str() == first => {}
+            Ok(_) => own.push(name),
+            Err(error) => return Finding::note(subject, format!("{link}: {error}")),
+        }
     }
+    if own.is_empty() {
+        return Finding::ok(subject, "process ids and users are those of the system");
+    }
+    Finding::note(subject, format!("of its own: {}", own.join(", "))).advise(
+        "sharing by file descriptor works across them; a peer in another one has process id 0, and \
+         user 65534 where its user is not mapped here",
+    )
 }
 
 fn visible_devices() -> Finding {
     let subject = "CUDA_VISIBLE_DEVICES";
-    let Ok(value) = std::env::var(subject) else {
+    let Some(value) = std::env::var_os(subject) else {
         return Finding::ok(subject, "not set: every GPU is visible");
     };
+    let value = value.to_string_lossy();
     let first = value.split(',').next().unwrap_or_default().trim();
     if first.is_empty() || first == "-1" || value.eq_ignore_ascii_case("NoDevFiles") {
         return Finding::problem(

@@ -11,6 +11,7 @@ mod exchange;
 mod finding;
 mod print;
 
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -27,7 +28,7 @@ that is visible, and names the cause where it fails.
   --driver auto   libcuda.so.1, or what VMM_LIBCUDA names (default)
   --driver cuda   libcuda.so.1, whatever VMM_LIBCUDA names
   --driver PATH   the CUDA driver library at PATH, which contains a slash
-  --json          one JSON object instead of the table
+  --json          one JSON object instead of the table: works, emulator, version, devices, findings
   -h, --help      this text
   -V, --version   the version
 
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = examine();
+    let report = examine(!json && std::io::stderr().is_terminal());
     print::to_stdout(&if json {
         print::json(&report)
     } else {
@@ -116,15 +117,21 @@ fn choose_library(path: Option<&str>, json: bool) -> Result<(), lexopt::Error> {
     .into())
 }
 
-fn examine() -> Report {
+fn examine(show_progress: bool) -> Report {
     let (driver_section, driver) = driver::examine();
     let emulator = driver.as_ref().is_some_and(vmm::Driver::is_emulator);
     let mut sections = vec![environment::examine(emulator), driver_section];
     let mut devices = Vec::new();
     for device in driver.iter().flat_map(vmm::Driver::devices) {
+        if show_progress {
+            print::to_stderr(&format!("\r\x1b[Klooking at {device}"));
+        }
         let (section, works) = device::examine(&device);
         sections.push(section);
         devices.push((device.to_string(), works));
+    }
+    if show_progress {
+        print::to_stderr("\r\x1b[K");
     }
     Report {
         emulator,
