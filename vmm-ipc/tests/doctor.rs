@@ -168,11 +168,10 @@ fn a_compute_mode_that_keeps_processes_out_is_named() {
 
 #[test]
 fn a_context_that_cannot_be_made_is_named() {
-    report(&[("VMM_EMULATOR_FAIL", "cuDevicePrimaryCtxRetain:1:46")]).says(
-        "memory",
-        "problem",
-        "cuDevicePrimaryCtxRetain",
-    );
+    report(&[("VMM_EMULATOR_FAIL", "cuDevicePrimaryCtxRetain:1:46")])
+        .fails()
+        .says("memory", "problem", "cuDevicePrimaryCtxRetain")
+        .says("two processes", "problem", "CUDA_ERROR_DEVICE_UNAVAILABLE");
 }
 
 #[test]

@@ -93,11 +93,8 @@ fn verdict(report: &Report) -> String {
                 .iter()
                 .filter(|f| f.state == State::Problem);
             for problem in problems {
-                let _ = writeln!(
-                    text,
-                    "  {}, {}: {}",
-                    section.title, problem.subject, problem.found
-                );
+                let name = section.title.split(':').next().unwrap_or_default();
+                let _ = writeln!(text, "  problem above: {name}, {}", problem.subject);
             }
         }
     }
