@@ -81,6 +81,10 @@ static int importer(int link) {
             }
         });
         STEP("import, all chunks", for (int i = 0; i < count; i++) handles[i] = import_fd(fds[i]));
+        STEP("properties, all chunks", for (int i = 0; i < count; i++) {
+            CUprop prop;
+            CHECK(cuMemGetAllocationPropertiesFromHandle(&prop, handles[i]));
+        });
         STEP("close, all fds", for (int i = 0; i < count; i++) close(fds[i]));
         STEP("reserve", CHECK(cuMemAddressReserve(&base, count * size, 0, 0, 0)));
         STEP("map, all chunks", for (int i = 0; i < count; i++)

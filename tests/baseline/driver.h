@@ -54,7 +54,8 @@ typedef struct {
     X(cuMemUnmap, (CUdeviceptr address, size_t size))                                              \
     X(cuMemSetAccess, (CUdeviceptr address, size_t size, const CUaccess *access, size_t count))    \
     X(cuMemExportToShareableHandle, (void *out, CUhandle handle, int type, unsigned long long flags)) \
-    X(cuMemImportFromShareableHandle, (CUhandle * handle, void *in, int type))
+    X(cuMemImportFromShareableHandle, (CUhandle * handle, void *in, int type))                     \
+    X(cuMemGetAllocationPropertiesFromHandle, (CUprop * prop, CUhandle handle))
 
 #define DECLARE(name, arguments) static CUresult(*name) arguments;
 DRIVER_CALLS(DECLARE)

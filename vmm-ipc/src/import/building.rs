@@ -62,7 +62,11 @@ impl Building<'_> {
     }
 
     pub(super) fn finish(mut self, descriptor: Descriptor) -> Result<Imported> {
-        if self.buffer.is_none() {
+        if self
+            .buffer
+            .as_ref()
+            .is_none_or(|buffer| buffer.chunk_count() == 0)
+        {
             // Fabric handles came with the descriptor.
             self.add(Vec::new())?;
         }

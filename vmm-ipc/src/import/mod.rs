@@ -9,7 +9,7 @@ mod transfer;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use vmm::{Access, Device, Driver, MapOptions, Uuid};
+use vmm::{Access, Buffer, Device, Driver, MapOptions, Uuid};
 
 use self::building::Building;
 use self::chunks::ChunkSource;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::export::{BATCH, Progress};
 use crate::fd_limit;
 use crate::limits::Limits;
-use crate::wire::{Descriptor, HandleKind, Message, WireError};
+use crate::wire::{Descriptor, HandleKind, Message, Place, WireError};
 
 /// How a buffer is imported. Whether it is to be written is a choice without a default.
 #[must_use]
@@ -226,6 +226,15 @@ impl<'a> ImportOptions<'a> {
         for (peer, access) in &self.peers {
             options = options.peer(peer, *access);
         }
+        // The addresses are reserved while the handles are still on their way. Where memory of the host
+        // is granted access to depends on the first chunk, so that has to come first there.
+        let buffer = match descriptor.place() {
+            Place::Device => Some(
+                Buffer::from_allocations(&device, Vec::new(), 0, &options)
+                    .map_err(|error| Error::memory(attempt(), error))?,
+            ),
+            _ => None,
+        };
         Ok(Building {
             chunks: ChunkSource::new(driver, &device),
             device,
@@ -233,7 +242,7 @@ impl<'a> ImportOptions<'a> {
             fabric: descriptor.fabric_handles().to_vec(),
             len: descriptor.len() as usize,
             options,
-            buffer: None,
+            buffer,
             kept: self.keep_handles.then(Vec::new),
             progress: self.progress,
             limits: self.limits,
