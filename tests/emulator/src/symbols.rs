@@ -1,6 +1,10 @@
 //! Every function by name and version, and which of them an older driver has.
 
 use crate::api::{context, copy, device, entry, event, host, missing, pointer, stream, vmm};
+use crate::api::{
+    copy::per_thread as copy_per_thread, event::per_thread as event_per_thread,
+    stream::per_thread as stream_per_thread,
+};
 use std::ffi::{c_int, c_void};
 
 /// Calls a macro with every line of the table: the name that `cuGetProcAddress` is asked for, the
@@ -169,6 +173,38 @@ macro_rules! for_each_symbol {
             cuStreamSynchronize 2000 cuStreamSynchronize stream::cuStreamSynchronize;
             cuStreamWaitEvent 3020 cuStreamWaitEvent stream::cuStreamWaitEvent;
             cuThreadExchangeStreamCaptureMode 10010 cuThreadExchangeStreamCaptureMode stream::cuThreadExchangeStreamCaptureMode;
+            cuMemcpy 7000 cuMemcpy_ptds copy_per_thread::cuMemcpy;
+            cuMemcpyHtoD 7000 cuMemcpyHtoD_v2_ptds copy_per_thread::cuMemcpyHtoD;
+            cuMemcpyDtoH 7000 cuMemcpyDtoH_v2_ptds copy_per_thread::cuMemcpyDtoH;
+            cuMemcpyDtoD 7000 cuMemcpyDtoD_v2_ptds copy_per_thread::cuMemcpyDtoD;
+            cuMemcpyPeer 7000 cuMemcpyPeer_ptds copy_per_thread::cuMemcpyPeer;
+            cuMemsetD8 7000 cuMemsetD8_v2_ptds copy_per_thread::cuMemsetD8;
+            cuMemsetD16 7000 cuMemsetD16_v2_ptds copy_per_thread::cuMemsetD16;
+            cuMemsetD32 7000 cuMemsetD32_v2_ptds copy_per_thread::cuMemsetD32;
+            cuMemcpyAsync 7000 cuMemcpyAsync_ptsz copy_per_thread::cuMemcpyAsync;
+            cuMemcpyHtoDAsync 7000 cuMemcpyHtoDAsync_v2_ptsz copy_per_thread::cuMemcpyHtoDAsync;
+            cuMemcpyDtoHAsync 7000 cuMemcpyDtoHAsync_v2_ptsz copy_per_thread::cuMemcpyDtoHAsync;
+            cuMemcpyDtoDAsync 7000 cuMemcpyDtoDAsync_v2_ptsz copy_per_thread::cuMemcpyDtoDAsync;
+            cuMemcpyPeerAsync 7000 cuMemcpyPeerAsync_ptsz copy_per_thread::cuMemcpyPeerAsync;
+            cuMemsetD8Async 7000 cuMemsetD8Async_ptsz copy_per_thread::cuMemsetD8Async;
+            cuMemsetD16Async 7000 cuMemsetD16Async_ptsz copy_per_thread::cuMemsetD16Async;
+            cuMemsetD32Async 7000 cuMemsetD32Async_ptsz copy_per_thread::cuMemsetD32Async;
+            cuEventRecord 7000 cuEventRecord_ptsz event_per_thread::cuEventRecord;
+            cuEventRecordWithFlags 11010 cuEventRecordWithFlags_ptsz event_per_thread::cuEventRecordWithFlags;
+            cuLaunchHostFunc 10000 cuLaunchHostFunc_ptsz stream_per_thread::cuLaunchHostFunc;
+            cuStreamBeginCapture 10010 cuStreamBeginCapture_v2_ptsz stream_per_thread::cuStreamBeginCapture;
+            cuStreamEndCapture 10000 cuStreamEndCapture_ptsz stream_per_thread::cuStreamEndCapture;
+            cuStreamGetCaptureInfo 10010 cuStreamGetCaptureInfo_ptsz stream_per_thread::cuStreamGetCaptureInfo;
+            cuStreamGetCaptureInfo 11030 cuStreamGetCaptureInfo_v2_ptsz stream_per_thread::cuStreamGetCaptureInfo_v2;
+            cuStreamGetCaptureInfo 12030 cuStreamGetCaptureInfo_v3_ptsz stream_per_thread::cuStreamGetCaptureInfo_v3;
+            cuStreamGetCtx 9020 cuStreamGetCtx_ptsz stream_per_thread::cuStreamGetCtx;
+            cuStreamGetFlags 7000 cuStreamGetFlags_ptsz stream_per_thread::cuStreamGetFlags;
+            cuStreamGetId 12000 cuStreamGetId_ptsz stream_per_thread::cuStreamGetId;
+            cuStreamGetPriority 7000 cuStreamGetPriority_ptsz stream_per_thread::cuStreamGetPriority;
+            cuStreamIsCapturing 10000 cuStreamIsCapturing_ptsz stream_per_thread::cuStreamIsCapturing;
+            cuStreamQuery 7000 cuStreamQuery_ptsz stream_per_thread::cuStreamQuery;
+            cuStreamSynchronize 7000 cuStreamSynchronize_ptsz stream_per_thread::cuStreamSynchronize;
+            cuStreamWaitEvent 7000 cuStreamWaitEvent_ptsz stream_per_thread::cuStreamWaitEvent;
         }
     };
 }
@@ -180,7 +216,14 @@ pub type Function = unsafe extern "C" fn();
 struct Row {
     name: &'static str,
     tag: c_int,
+    export: &'static str,
     function: Function,
+}
+
+impl Row {
+    fn is_per_thread(&self) -> bool {
+        self.export.ends_with("_ptds") || self.export.ends_with("_ptsz")
+    }
 }
 
 macro_rules! table {
@@ -188,6 +231,7 @@ macro_rules! table {
         const ROWS: &[Row] = &[$(Row {
             name: stringify!($name),
             tag: $tag,
+            export: stringify!($export),
             function: untyped!($module::$function),
         },)*];
 
@@ -234,14 +278,16 @@ impl Answer {
     }
 }
 
-/// The newest form that is not newer than the version asked for, nor than the driver.
-pub(crate) fn find(name: &[u8], version: c_int, _per_thread: bool, driver: c_int) -> Answer {
+/// The newest form that is not newer than the version asked for, nor than the driver. A function
+/// with forms for per-thread default streams has no others where those are wanted: the forms of
+/// older functions came with CUDA 7.0 and answer to no lower version.
+pub(crate) fn find(name: &[u8], version: c_int, per_thread: bool, driver: c_int) -> Answer {
     if name == b"vmmEmulatorVersion" {
         return Answer::Found(untyped!(entry::vmmEmulatorVersion));
     }
-    let known = ROWS
-        .iter()
-        .filter(|row| row.name.as_bytes() == name && row.tag <= driver);
+    let named = ROWS.iter().filter(|row| row.name.as_bytes() == name);
+    let per_thread = per_thread && named.clone().any(Row::is_per_thread);
+    let known = named.filter(|row| row.tag <= driver && row.is_per_thread() == per_thread);
     match known
         .clone()
         .filter(|row| row.tag <= version)

@@ -14,6 +14,7 @@ pub(crate) mod vmm;
 use crate::code::{Code, Result};
 use crate::core::{Locked, is_ready};
 use crate::fault;
+use std::cell::Cell;
 
 /// A pointer that the caller lets the driver write one value through; may be null.
 ///
@@ -109,6 +110,30 @@ impl<T: Copy> In<T> {
     }
 }
 
+thread_local! {
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, stream 0 of this thread's calls is the per-thread stream.
+pub(crate) struct PerThread(());
+
+impl PerThread {
+    pub fn begin() -> Self {
+        PER_THREAD.set(true);
+        Self(())
+    }
+
+    pub fn is_on() -> bool {
+        PER_THREAD.get()
+    }
+}
+
+impl Drop for PerThread {
+    fn drop(&mut self) {
+        PER_THREAD.set(false);
+    }
+}
+
 /// The way of every call that needs an initialised driver.
 pub(crate) fn enter(function: &'static str, call: impl FnOnce(Locked) -> Result) -> Code {
     enter_early(function, || {
@@ -134,7 +159,8 @@ pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result)
 }
 
 /// Defines C functions. The body answers `Result` and finds the locked driver under the name
-/// that stands between the bars.
+/// that stands between the bars. In `per_thread` is the form of each for which stream 0 is the
+/// calling thread's.
 macro_rules! api {
     ($(fn $name:ident as $counted:literal($($arg:ident: $ty:ty),* $(,)?) |$core:pat_param| $body:block)*) => {
         $(
@@ -143,6 +169,18 @@ macro_rules! api {
                 $crate::api::enter($counted, move |$core: $crate::core::Locked| $body)
             }
         )*
+
+        #[allow(dead_code, unused_imports, non_snake_case)] // not every one has such a form
+        pub(crate) mod per_thread {
+            use super::*;
+            $(
+                pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::code::Code {
+                    let _here = $crate::api::PerThread::begin();
+                    // SAFETY: the caller's contract is the same.
+                    unsafe { super::$name($($arg),*) }
+                }
+            )*
+        }
     };
 }
 pub(crate) use api;

@@ -1,7 +1,7 @@
 //! Streams and their capture into graphs.
 
 use super::copy::wait_for;
-use super::{Out, api};
+use super::{Out, PerThread, api};
 use crate::abi::{STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
 use crate::capture::{self, Mode};
 use crate::code::{Code, Result};
@@ -141,6 +141,7 @@ impl Core {
     /// The stream that C names, whose context has to be usable.
     pub(super) fn stream(&mut self, stream: u64) -> Result<u64> {
         let kind = match stream {
+            0 if PerThread::is_on() => Kind::PerThread(std::thread::current().id()),
             0 | STREAM_LEGACY => Kind::Legacy,
             STREAM_PER_THREAD => Kind::PerThread(std::thread::current().id()),
             _ => {
