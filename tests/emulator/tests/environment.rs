@@ -5,6 +5,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use std::env;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 use vmm_sys::*;
 
 const SIZE: usize = 2 << 20;
@@ -83,6 +84,17 @@ const CASES: &[Case] = &[
         fail,
     ),
     (
+        "a_call_takes_as_long_as_asked",
+        &[("VMM_EMULATOR_LATENCY", "cuMemCreate=30ms")],
+        latency,
+    ),
+    (
+        "the_host_touches_device_memory_when_asked",
+        &[("VMM_EMULATOR_HOST_TOUCH", "1")],
+        host_touch,
+    ),
+    ("what_is_alive_at_exit_is_printed_when_asked", &[], report),
+    (
         "memory_of_a_hidden_device_is_refused_and_of_a_visible_one_taken",
         &[("VMM_EMULATOR_DEVICES", "2")],
         visible,
@@ -98,6 +110,7 @@ fn main() -> ExitCode {
     if let Ok(name) = env::var(CASE) {
         match CASES.iter().find(|(case, _, _)| *case == name) {
             Some((_, _, run)) => run(),
+            None if name == "leak" => leak(),
             None => import(&name),
         }
         return ExitCode::SUCCESS;
@@ -324,6 +337,65 @@ fn fail() {
     let second = create(&driver, 0, SIZE, POSIX_FD);
     assert_eq!(second, Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
     create(&driver, 0, SIZE, POSIX_FD).unwrap();
+}
+
+fn latency() {
+    let driver = started();
+    let start = Instant::now();
+    create(&driver, 0, SIZE, POSIX_FD).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+fn host_touch() {
+    let driver = started();
+    let handle = create(&driver, 0, SIZE, POSIX_FD).unwrap();
+    let (mut address, mut seen) = (0, 0_u8);
+    let access = CUmemAccessDesc {
+        location: prop(0, POSIX_FD).location,
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let mut context = std::ptr::null_mut();
+    // SAFETY: pointers to locals, a handle and an address of this driver, which lets the host at
+    // the memory.
+    unsafe {
+        driver.cuDevicePrimaryCtxRetain(&mut context, 0).unwrap();
+        driver.cuCtxSetCurrent(context).unwrap();
+        driver
+            .cuMemAddressReserve(&mut address, SIZE, 0, 0, 0)
+            .unwrap();
+        driver.cuMemMap(address, SIZE, 0, handle, 0).unwrap();
+        driver.cuMemSetAccess(address, SIZE, &access, 1).unwrap();
+        (address as *mut u8).write_volatile(77);
+        driver
+            .cuMemcpyDtoH((&raw mut seen).cast(), address, 1)
+            .unwrap();
+    }
+    assert_eq!(seen, 77);
+}
+
+fn report() {
+    let printed = |value| {
+        let output = Command::new(env::current_exe().unwrap())
+            .env(CASE, "leak")
+            .env("VMM_EMULATOR_REPORT", value)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(printed("0"), "");
+    let report = printed("1");
+    for wanted in ["handles 2 (references 2)", "allocations 2 (4194304 bytes)"] {
+        assert!(report.contains(wanted), "{report}");
+    }
+}
+
+/// Ends with two allocations alive.
+fn leak() {
+    let driver = started();
+    for _ in 0..2 {
+        create(&driver, 0, SIZE, POSIX_FD).unwrap();
+    }
 }
 
 /// Exports memory of the second device to processes that see it or do not; the descriptor is
