@@ -55,6 +55,10 @@ const STEPS: &[Step] = &[
         run: |sh| Ok(cmd!(sh, "cargo xtask abi-check").run()?),
     },
     Step {
+        name: "python-golden",
+        run: |sh| Ok(cmd!(sh, "python3 python/test_golden.py").run()?),
+    },
+    Step {
         name: "emulator",
         run: |sh| Ok(cmd!(sh, "cargo xtask emulator --check").run()?),
     },

@@ -1,0 +1,681 @@
+"""Share CUDA virtual memory buffers with other processes: docs/protocol.md, spoken from Python.
+
+    channel = vmm_ipc.Channel.connect("/run/buffers/socket")
+    buffer = vmm_ipc.receive(channel)
+    tensor = torch.as_tensor(buffer.array("<f4"), device="cuda")
+
+One file: the standard library and, for what touches a GPU, NVIDIA's `cuda-bindings`. Sizes are in
+bytes. Handles travel as file descriptors; fabric handles are decoded, but not imported.
+"""
+
+import array
+import math
+import os
+import socket
+import struct
+import time
+import weakref
+from dataclasses import dataclass, field
+
+VERSION = 1
+HELLO, OFFER, UPDATE, HANDLES, ACCEPTED, REFUSED, RETIRED = range(1, 8)
+DEVICE, HOST_NUMA = 1, 3
+POSIX_FD, FABRIC = 1, 8
+OTHER, NOT_VISIBLE, LIMIT, RESOURCES, MISMATCH, OUT_OF_ORDER = range(6)
+PART = 32768  # bytes of payload in a full frame
+MOST_FDS = 253
+MOST_CHUNKS = 1 << 20
+LARGEST = (1 << 63) - 1
+
+
+class ProtocolError(Exception):
+    """The other side said something that docs/protocol.md does not allow."""
+
+
+class RefusedError(Exception):
+    """The importer, here or there, did not take the buffer; `reason` is the number of the cause."""
+
+    def __init__(self, reason, text):
+        super().__init__(f"refused (reason {reason}): {text}")
+        self.reason, self.text = reason, text
+
+
+def _check(condition, what):
+    if not condition:
+        raise ProtocolError(what)
+
+
+# ---- what travels: bytes to values and back, without a socket and without CUDA ----
+
+_DESCRIPTOR = struct.Struct("<4sHHII16sQ16sBB2siQQQ")
+_UPDATE = struct.Struct("<4sHHII16sQIB11sQQQ")
+_FRAME = struct.Struct("<BBHIII")
+
+
+@dataclass
+class Descriptor:
+    """All about a buffer but where it is mapped."""
+
+    id: bytes
+    generation: int
+    device: bytes
+    granularity: int
+    length: int
+    capacity: int
+    sizes: list
+    location: int = DEVICE
+    handle_type: int = POSIX_FD
+    numa: int = 0
+    fabric: list = field(default_factory=list)
+
+    def encode(self):
+        tail = _chunks(self.sizes, self.fabric)
+        return _DESCRIPTOR.pack(
+            b"VMMD", VERSION, 0, _DESCRIPTOR.size + len(tail), len(self.sizes), self.id,
+            self.generation, self.device, self.location, self.handle_type, bytes(2), self.numa,
+            self.granularity, self.length, self.capacity,
+        ) + tail  # fmt: skip
+
+    @classmethod
+    def decode(cls, data):
+        _check(len(data) >= _DESCRIPTOR.size, "a descriptor is cut short")
+        (magic, version, flags, total, count, id, generation, device, location, kind, reserved,
+         numa, granularity, length, capacity) = _DESCRIPTOR.unpack_from(data)  # fmt: skip
+        _check(magic == b"VMMD", "not a descriptor")
+        _check(location in (DEVICE, HOST_NUMA), "unknown location")
+        _check(numa >= 0 if location == HOST_NUMA else numa == 0, "not a NUMA node")
+        head = (version, flags, total, count, reserved, granularity)
+        sizes, fabric = _read_chunks(data, _DESCRIPTOR.size, kind, *head)
+        _check(length <= sum(sizes), "longer than its chunks")
+        _check(sum(sizes) <= capacity <= LARGEST, "a capacity that cannot be")
+        _check(capacity % granularity == 0, "a capacity off the granularity")
+        return cls(id, generation, device, granularity, length, capacity, sizes, location, kind,
+                   numa, fabric)  # fmt: skip
+
+
+@dataclass
+class Update:
+    """From one generation of a buffer to the next: the chunks that came behind the others."""
+
+    id: bytes
+    generation: int
+    first: int
+    granularity: int
+    before: int
+    length: int
+    sizes: list
+    handle_type: int = POSIX_FD
+    fabric: list = field(default_factory=list)
+
+    def encode(self):
+        tail = _chunks(self.sizes, self.fabric)
+        return _UPDATE.pack(
+            b"VMMU", VERSION, 0, _UPDATE.size + len(tail), len(self.sizes), self.id,
+            self.generation, self.first, self.handle_type, bytes(11), self.granularity,
+            self.before, self.length,
+        ) + tail  # fmt: skip
+
+    @classmethod
+    def decode(cls, data):
+        _check(len(data) >= _UPDATE.size, "an update is cut short")
+        (magic, version, flags, total, count, id, generation, first, kind, reserved, granularity,
+         before, length) = _UPDATE.unpack_from(data)  # fmt: skip
+        _check(magic == b"VMMU", "not an update")
+        head = (version, flags, total, count, reserved, granularity)
+        sizes, fabric = _read_chunks(data, _UPDATE.size, kind, *head)
+        _check(generation >= 1, "an update to generation 0")
+        _check(before + sum(sizes) <= LARGEST, "more chunks than can be")
+        _check(length <= before + sum(sizes), "longer than its chunks")
+        return cls(id, generation, first, granularity, before, length, sizes, kind, fabric)
+
+
+def _chunks(sizes, fabric):
+    return struct.pack(f"<{len(sizes)}Q", *sizes) + b"".join(fabric)
+
+
+def _read_chunks(data, at, kind, version, flags, total, count, reserved, granularity):
+    _check(version == VERSION, f"version {version} of the format")
+    _check(flags == 0 and not any(reserved), "a reserved field that is not zero")
+    _check(kind in (POSIX_FD, FABRIC), "unknown handle type")
+    _check(count >= 1, "no chunks")
+    each = 72 if kind == FABRIC else 8
+    _check(total == len(data) == at + each * count, "lengths that do not agree")
+    _check(granularity.bit_count() == 1, "a granularity that is no power of two")
+    sizes = list(struct.unpack_from(f"<{count}Q", data, at))
+    _check(all(s and s % granularity == 0 for s in sizes), "a chunk off the granularity")
+    _check(sum(sizes) <= LARGEST, "more chunks than can be")
+    rest = data[at + 8 * count :]
+    return sizes, [bytes(rest[i : i + 64]) for i in range(0, len(rest), 64)]
+
+
+def encode_message(kind, *values):
+    """The payload of a message of fixed form; of an offer or update, of its value."""
+    if kind in (OFFER, UPDATE):
+        return values[0].encode()
+    if kind == HELLO:
+        return struct.pack("<8sH6x", b"VMM-IPC\0", VERSION)
+    if kind == REFUSED:
+        id, generation, reason, text = values
+        text = text.encode()[:1024].decode(errors="ignore").encode()
+        return struct.pack("<16sQH6x", id, generation, reason) + text
+    return struct.pack({HANDLES: "<16sII", ACCEPTED: "<16sQ", RETIRED: "<16s"}[kind], *values)
+
+
+def decode_message(kind, data):
+    """The values of a message, as `encode_message` takes them; none for hello."""
+    if kind == OFFER:
+        return (Descriptor.decode(data),)
+    if kind == UPDATE:
+        return (Update.decode(data),)
+    if kind == HELLO:
+        _check(data == encode_message(HELLO), "another protocol, or another version of it")
+        return ()
+    if kind == REFUSED:
+        _check(32 <= len(data) <= 1056, "a refusal of the wrong length")
+        id, generation, reason, reserved = struct.unpack_from("<16sQH6s", data)
+        _check(not any(reserved) and reason <= OUT_OF_ORDER, "a refusal that is not known")
+        try:
+            return id, generation, reason, data[32:].decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("a refusal that is not UTF-8") from None
+    form = {HANDLES: "<16sII", ACCEPTED: "<16sQ", RETIRED: "<16s"}.get(kind)
+    _check(form, f"unknown message {kind}")
+    _check(len(data) == struct.calcsize(form), "a message of the wrong length")
+    values = struct.unpack(form, data)
+    _check(kind != HANDLES or 1 <= values[2] <= MOST_FDS, "a number of descriptors that cannot be")
+    return values
+
+
+def _most(kind):
+    bulk = 128 + 72 * MOST_CHUNKS
+    return {HELLO: 16, OFFER: bulk, UPDATE: bulk, HANDLES: 24, ACCEPTED: 24, REFUSED: 1056,
+            RETIRED: 16}.get(kind, -1)  # fmt: skip
+
+
+def decode_frame(data):
+    """One packet: kind, fds, total, offset and the part of the payload."""
+    _check(len(data) >= _FRAME.size, "a frame is cut short")
+    kind, flags, fds, length, total, offset = _FRAME.unpack_from(data)
+    part = data[_FRAME.size :]
+    _check(flags == 0, "a reserved field that is not zero")
+    _check(0 <= total <= _most(kind), "an unknown message, or one that is too long")
+    _check(offset % PART == 0 and offset <= total, "a frame out of its place")
+    _check(length == len(part) == min(PART, total - offset), "a frame that is not full")
+    _check(offset == 0 or length, "an empty frame behind others")
+    _check((1 <= fds <= MOST_FDS) if kind == HANDLES else fds == 0, "file descriptors out of place")
+    return kind, fds, total, offset, part
+
+
+def encode_frames(kind, payload, fds=0):
+    """The packets of a message, header and part each."""
+    return [
+        _FRAME.pack(kind, 0, fds, len(payload[at : at + PART]), len(payload), at)
+        + payload[at : at + PART]
+        for at in range(0, max(1, len(payload)), PART)
+    ]
+
+
+# ---- the connection ----
+
+
+class Channel:
+    """One SEQPACKET socket after the hellos. Any error closes it: there is no way back into step."""
+
+    def __init__(self, sock, timeout=30.0, uids=None):
+        """`uids`: the users that the other side may be; by default the own one."""
+        self._socket, self.timeout = sock, timeout
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.peer_pid, self.peer_uid, _ = struct.unpack("iII", credentials)
+        if self.peer_uid not in (uids or [os.geteuid()]):
+            sock.close()
+            raise PermissionError(f"the other side is user {self.peer_uid}, who is not allowed")
+        self.send(HELLO)
+        kind, _, _ = self._receive()
+        if kind != HELLO:
+            self._fail("the first message is no hello")
+
+    @classmethod
+    def connect(cls, path, timeout=30.0, uids=None):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.settimeout(timeout)
+            sock.connect(os.fspath(path))
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock, timeout, uids)
+
+    def close(self):
+        self._socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def send(self, kind, *values, fds=()):
+        """Sends a message, and the descriptors with the first byte of its frame."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            for packet in encode_frames(kind, encode_message(kind, *values), len(fds)):
+                self._socket.settimeout(self.timeout)
+                self._socket.sendmsg([packet], rights, socket.MSG_NOSIGNAL)
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self):
+        """The next message: kind, values, and descriptors that are now the caller's."""
+        kind, values, fds = self._receive()
+        if kind == HELLO:
+            self._fail("a second hello")
+        return kind, values, fds
+
+    def _receive(self):
+        fds, payload, message, until = [], bytearray(), None, time.monotonic() + self.timeout
+        try:
+            while message is None or len(payload) < message[1]:
+                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                kind, total, part = self._frame(fds, len(payload))
+                _check(message in (None, (kind, total)), "another message between the frames")
+                message = (kind, total)
+                payload += part
+            return kind, decode_message(kind, bytes(payload)), self._stated(kind, payload, fds)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            self.close()
+            raise
+
+    def _frame(self, fds, expected):
+        room = socket.CMSG_SPACE(4 * MOST_FDS)
+        flags = socket.MSG_CMSG_CLOEXEC
+        data, control, flags, _ = self._socket.recvmsg(_FRAME.size + PART, room, flags)
+        for level, type, rights in control:
+            if (level, type) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(rights[: len(rights) // 4 * 4])
+                fds.extend(numbers)
+        if not data:
+            raise EOFError("the other side hung up")
+        _check(not flags & socket.MSG_TRUNC, "a packet longer than a frame")
+        _check(not flags & socket.MSG_CTRUNC, "file descriptors lost: is their limit reached?")
+        kind, count, total, offset, part = decode_frame(data)
+        _check(offset == expected, "a frame out of its place")
+        _check(count == len(fds), "other file descriptors than stated")
+        return kind, total, part
+
+    def _stated(self, kind, payload, fds):
+        stated = decode_message(HANDLES, bytes(payload))[2] if kind == HANDLES else 0
+        _check(stated == len(fds), "other file descriptors than stated")
+        return fds
+
+    def _fail(self, what):
+        self.close()
+        raise ProtocolError(what)
+
+
+# ---- the memory ----
+
+
+def _cuda():
+    from cuda.bindings import driver
+
+    return driver
+
+
+class CudaError(Exception):
+    """A call of the driver failed."""
+
+    def __init__(self, name, code):
+        super().__init__(f"{name}: {code.name} ({int(code)})")
+        self.code = code
+
+
+def _call(name, *arguments):
+    code, *values = getattr(_cuda(), name)(*arguments)
+    if int(code):
+        raise CudaError(name, code)
+    return values[0] if len(values) == 1 else values
+
+
+class Device:
+    """A GPU of this process, with its primary context current in this thread."""
+
+    def __init__(self, ordinal=0):
+        _call("cuInit", 0)
+        self.ordinal, self._device = ordinal, _call("cuDeviceGet", ordinal)
+        self._context = _call("cuDevicePrimaryCtxRetain", self._device)
+        v2 = hasattr(_cuda(), "cuDeviceGetUuid_v2")
+        name = "cuDeviceGetUuid_v2" if v2 else "cuDeviceGetUuid"
+        self.uuid = bytes(_call(name, self._device).bytes)
+        self.use()
+
+    @classmethod
+    def by_uuid(cls, uuid):
+        """None where no device that is visible here has this UUID."""
+        _call("cuInit", 0)
+        every = (cls(ordinal) for ordinal in range(_call("cuDeviceGetCount")))
+        return next((device for device in every if device.uuid == uuid), None)
+
+    def use(self):
+        _call("cuCtxSetCurrent", self._context)
+
+    def _place(self, value):
+        value.type = _cuda().CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        value.id = self.ordinal
+
+    def properties(self):
+        cu = _cuda()
+        properties = cu.CUmemAllocationProp()
+        properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.requestedHandleTypes = _fd_type()
+        self._place(properties.location)
+        return properties
+
+    def granularity(self):
+        flags = _cuda().CUmemAllocationGranularity_flags
+        minimum = flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        return _call("cuMemGetAllocationGranularity", self.properties(), minimum)
+
+    def access(self, writable):
+        cu = _cuda()
+        access = cu.CUmemAccessDesc()
+        self._place(access.location)
+        flags = cu.CUmemAccess_flags
+        access.flags = (
+            flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            if writable
+            else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+        )
+        return access
+
+
+def _fd_type():
+    return _cuda().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+
+class Array:
+    """A buffer, or a part of it, for `torch.as_tensor(..., device="cuda")` and `cupy.asarray`."""
+
+    def __init__(self, buffer, typestr, shape, offset):
+        self.buffer = buffer  # stays mapped as long as somebody looks at it
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": typestr,
+            "data": (buffer.address + offset, not buffer.writable),
+            "strides": None,
+            "stream": None,
+        }
+
+
+class Buffer:
+    """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it."""
+
+    def __init__(self, device, capacity, granularity, writable=True):
+        self.device, self.granularity, self.writable = device, granularity, writable
+        self.length = self.mapped = self.capacity = self.address = 0
+        self.id, self.generation = os.urandom(16), 0
+        self.sizes, self._handles, self._ranges, self._mappings = [], [], [], []
+        self._arrays = weakref.WeakSet()
+        self._reserve(capacity)
+
+    def array(self, typestr="|u1", shape=None, offset=0):
+        """An object with `__cuda_array_interface__`; `typestr` as in NumPy, such as "<f4"."""
+        item = int(typestr[2:])
+        if shape is None:
+            shape = ((self.length - offset) // item,)
+        if offset < 0 or offset % item or offset + item * math.prod(shape) > self.length:
+            raise ValueError(f"{shape} of {typestr} at {offset} is not in {self.length} bytes")
+        view = Array(self, typestr, tuple(shape), offset)
+        self._arrays.add(view)
+        return view
+
+    def read(self, offset, length):
+        self._inside(offset, length)
+        data = bytearray(length)
+        _call("cuMemcpyDtoH", data, self.address + offset, length)
+        return bytes(data)
+
+    def write(self, offset, data):
+        self._inside(offset, len(data))
+        _call("cuMemcpyHtoD", self.address + offset, bytes(data), len(data))
+
+    def close(self):
+        """Waits for the device, unmaps and releases. Not while a tensor still looks at it."""
+        if len(self._arrays):
+            raise RuntimeError("a tensor or an array still looks at this buffer")
+        self._release()
+
+    def _release(self):
+        if self._ranges:
+            self.device.use()
+            _call("cuCtxSynchronize")
+        while self._mappings:
+            _call("cuMemUnmap", *self._mappings.pop())
+        while self._handles:
+            _call("cuMemRelease", self._handles.pop())
+        while self._ranges:
+            _call("cuMemAddressFree", *self._ranges.pop())
+
+    def __del__(self):
+        try:
+            self._release()
+        except Exception:  # the interpreter ends, and so does the driver
+            pass
+
+    def _inside(self, offset, length):
+        if offset < 0 or offset + length > self.length:
+            raise ValueError(f"{length} bytes at {offset} are not in {self.length}")
+        self.device.use()
+
+    def _reserve(self, capacity):
+        self.device.use()
+        address = int(_call("cuMemAddressReserve", capacity, 0, 0, 0))
+        self._ranges.append((address, capacity))
+        self.address, self.capacity, self.mapped = address, capacity, 0
+
+    def _extend(self, handles, sizes, length):
+        """Takes the handles over and maps them behind the others; as a whole or not at all."""
+        before = (self.address, self.capacity, self.mapped, len(self._mappings), len(self._ranges))
+        try:
+            self.device.use()
+            new = list(zip(handles, sizes))
+            total = sum(self.sizes) + sum(sizes)
+            if total > self.capacity:
+                # What looks at the old range keeps it; the buffer continues at a larger one.
+                new = list(zip(self._handles, self.sizes)) + new
+                self._reserve(total)
+            start = self.address + self.mapped
+            for handle, size in new:
+                _call("cuMemMap", self.address + self.mapped, size, 0, handle, 0)
+                self._mappings.append((self.address + self.mapped, size))
+                self.mapped += size
+            access = [self.device.access(self.writable)]
+            _call("cuMemSetAccess", start, self.address + self.mapped - start, access, 1)
+        except BaseException:
+            while len(self._mappings) > before[3]:
+                _call("cuMemUnmap", *self._mappings.pop())
+            while len(self._ranges) > before[4]:
+                _call("cuMemAddressFree", *self._ranges.pop())
+            self.address, self.capacity, self.mapped = before[:3]
+            for handle in handles:
+                _call("cuMemRelease", handle)
+            raise
+        self._handles += handles
+        self.sizes += sizes
+        self.length = length
+
+
+# ---- importing ----
+
+
+def receive(channel, writable=True):
+    """Receives an offer, maps it and accepts; a `Buffer` of the same bytes as the exporter's."""
+    kind, values, _ = channel.receive()
+    if kind != OFFER:
+        channel._fail(f"message {kind} where an offer was expected")
+    (offer,) = values
+
+    def take(handles):
+        device = Device.by_uuid(offer.device)
+        if device is None:
+            raise RefusedError(NOT_VISIBLE, f"device {offer.device.hex()} is not visible here")
+        buffer = Buffer(device, offer.capacity, offer.granularity, writable)
+        buffer.id, buffer.generation = offer.id, offer.generation
+        buffer._extend(handles(), offer.sizes, offer.length)
+        return buffer
+
+    return _answer(channel, offer, 0, take)
+
+
+def receive_update(channel, buffer):
+    """Receives an update of `buffer`, which is longer afterwards; take new arrays of it then."""
+    kind, values, _ = channel.receive()
+    if kind == RETIRED and values[0] == buffer.id:
+        raise EOFError("no more updates of this buffer will come")
+    if kind != UPDATE:
+        channel._fail(f"message {kind} where an update was expected")
+    (update,) = values
+
+    def take(handles):
+        ours = (buffer.id, buffer.generation + 1, len(buffer.sizes), sum(buffer.sizes))
+        theirs = (update.id, update.generation, update.first, update.before)
+        if ours != theirs:
+            raise RefusedError(OUT_OF_ORDER, "not the update that comes next")
+        if update.granularity != buffer.granularity or update.length < buffer.length:
+            raise RefusedError(MISMATCH, "an update of another buffer")
+        buffer._extend(handles(), update.sizes, update.length)
+        buffer.generation = update.generation
+        return buffer
+
+    return _answer(channel, update, update.first, take)
+
+
+def _answer(channel, offer, first, take):
+    """Receives the handles whatever becomes of them, so that both sides stay in step."""
+    count, fds = len(offer.sizes), []
+    try:
+        while offer.handle_type == POSIX_FD and len(fds) < count:
+            kind, values, more = channel.receive()
+            fds += more
+            if kind == RETIRED and values[0] == offer.id:
+                raise EOFError("the exporter took its offer back")
+            in_step = kind == HANDLES and values[:2] == (offer.id, first + len(fds) - len(more))
+            if not in_step or len(fds) > count:
+                channel._fail("not the handles that come next")
+
+        def handles():
+            if offer.handle_type != POSIX_FD:
+                raise RefusedError(OTHER, "this importer takes file descriptors only")
+            return _import(fds)
+
+        try:
+            result = take(handles)
+        except (RefusedError, CudaError) as error:
+            reason = getattr(error, "reason", None)
+            if reason is None:
+                out = _cuda().CUresult.CUDA_ERROR_OUT_OF_MEMORY
+                reason = RESOURCES if error.code == out else OTHER
+            text = getattr(error, "text", str(error))
+            channel.send(REFUSED, offer.id, offer.generation, reason, text)
+            raise
+        channel.send(ACCEPTED, offer.id, offer.generation)
+        return result
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _import(fds):
+    handles = []
+    try:
+        for fd in fds:
+            handles.append(_call("cuMemImportFromShareableHandle", fd, _fd_type()))
+    except BaseException:
+        for handle in handles:
+            _call("cuMemRelease", handle)
+        raise
+    return handles
+
+
+# ---- exporting ----
+
+
+def allocate(sizes, capacity=None, device=None):
+    """A buffer of one chunk for each of `sizes`, that can be shared; see `share` and `grow`."""
+    device = device or Device()
+    granularity = device.granularity()
+    total = sum(_whole(sizes, granularity))
+    capacity = -(-max(capacity or 0, total) // granularity) * granularity
+    buffer = Buffer(device, capacity, granularity)
+    buffer._extend(_create(device, sizes), list(sizes), total)
+    return buffer
+
+
+def grow(buffer, sizes):
+    """Puts chunks behind those of a buffer that `allocate` made; returns the update to send."""
+    update = Update(buffer.id, buffer.generation + 1, len(buffer.sizes), buffer.granularity,
+                    sum(buffer.sizes), sum(buffer.sizes) + sum(sizes), list(sizes))  # fmt: skip
+    handles = _create(buffer.device, _whole(sizes, buffer.granularity))
+    buffer._extend(handles, list(sizes), update.length)
+    buffer.generation += 1
+    return update
+
+
+def share(channel, buffer):
+    """Offers `buffer` and waits until the other side has mapped it."""
+    _call("cuCtxSynchronize")
+    offer = Descriptor(buffer.id, buffer.generation, buffer.device.uuid, buffer.granularity,
+                       buffer.length, buffer.capacity, buffer.sizes)  # fmt: skip
+    _offer(channel, OFFER, offer, buffer, 0)
+
+
+def send_update(channel, buffer, update):
+    """Sends what `grow` returned, to a side that has the generation before."""
+    _call("cuCtxSynchronize")
+    _offer(channel, UPDATE, update, buffer, update.first)
+
+
+def _whole(sizes, granularity):
+    if not sizes or any(size <= 0 or size % granularity for size in sizes):
+        raise ValueError(f"a chunk is a multiple of {granularity} bytes on this device")
+    return sizes
+
+
+def _create(device, sizes):
+    handles = []
+    try:
+        device.use()
+        for size in sizes:
+            handles.append(_call("cuMemCreate", size, device.properties(), 0))
+    except BaseException:
+        for handle in handles:
+            _call("cuMemRelease", handle)
+        raise
+    return handles
+
+
+def _offer(channel, kind, offer, buffer, first):
+    channel.send(kind, offer)
+    end, at = first + len(offer.sizes), first
+    while at < end:
+        fds = []
+        try:
+            for handle in buffer._handles[at : min(end, at + 128)]:
+                fds.append(int(_call("cuMemExportToShareableHandle", handle, _fd_type(), 0)))
+            channel.send(HANDLES, offer.id, at, len(fds), fds=fds)
+        except CudaError:
+            channel.send(RETIRED, offer.id)
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        at += 128
+    kind, values, _ = channel.receive()
+    if kind == REFUSED and values[:2] == (offer.id, offer.generation):
+        raise RefusedError(*values[2:])
+    if (kind, values) != (ACCEPTED, (offer.id, offer.generation)):
+        channel._fail("not the answer to what was offered")
