@@ -12,7 +12,7 @@ const HELP: &str = "\
 cargo xtask ci [STEP...]
 
 Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
-Needs cargo-deny, cargo-fuzz and a nightly toolchain; .ci/run installs the first two.
+Needs cargo-deny, cargo-fuzz, strace and a nightly toolchain; .ci/run installs the first three.
 ";
 
 struct Step {
@@ -61,6 +61,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "emulator",
         run: |sh| Ok(cmd!(sh, "cargo xtask emulator --check").run()?),
+    },
+    Step {
+        name: "syscalls",
+        run: crate::syscalls::check,
     },
     Step {
         name: "features",

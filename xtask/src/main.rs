@@ -9,6 +9,7 @@ mod emulator;
 mod gpu_test;
 mod hardware;
 mod headers;
+mod syscalls;
 mod table;
 
 use std::process::ExitCode;

@@ -1,0 +1,71 @@
+//! `cargo xtask ci syscalls`: the system calls of a share, counted by strace on the emulator.
+
+use std::collections::BTreeMap;
+
+use xshell::{Shell, cmd};
+
+use crate::{Result, root};
+
+/// Rounds whose calls are counted: what one more round adds, times as many.
+const ROUNDS: usize = 10;
+const CHUNKS: usize = 64;
+
+/// A round is a first share, a second share, a grow with its update, and two retirements. Its messages:
+/// offer, handles, accepted; the same again; update, handles, accepted; and twice two retirements.
+const SENDS: usize = 3 + 3 + 3 + 4;
+
+/// The calls that receive and wait may find that nothing is there yet, once or twice a message.
+const MOST_RECEIVES: usize = 2 * SENDS;
+const MOST_WAITS: usize = 2 * SENDS;
+
+pub fn check(shell: &Shell) -> Result {
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-tests --bin bench-crate"
+    )
+    .run()?;
+    let (one, many) = (count(shell, 1)?, count(shell, 1 + ROUNDS)?);
+    let each = |name: &str| {
+        let of = |calls: &BTreeMap<String, usize>| calls.get(name).copied().unwrap_or(0);
+        (of(&many) - of(&one)).div_ceil(ROUNDS)
+    };
+    let (sends, receives, waits) = (each("sendmsg"), each("recvmsg"), each("ppoll"));
+    println!(
+        "a round with {CHUNKS} chunks, both sides: {sends} sendmsg, {receives} recvmsg, {waits} ppoll"
+    );
+    if sends != SENDS || receives > MOST_RECEIVES || waits > MOST_WAITS {
+        return Err(format!(
+            "a round may make {SENDS} sendmsg, {MOST_RECEIVES} recvmsg and {MOST_WAITS} ppoll"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// The system calls of so many rounds, by name.
+fn count(shell: &Shell, rounds: usize) -> Result<BTreeMap<String, usize>> {
+    let folder = root().join("target/syscalls");
+    shell.create_dir(&folder)?;
+    let summary = folder.join(format!("{rounds}.txt"));
+    let program = crate::bundle::target_directory(shell)?.join("release/bench-crate");
+    let lines = format!("share {CHUNKS} 2097152\n").repeat(rounds);
+    cmd!(
+        shell,
+        "strace -f -c -e trace=sendmsg,recvmsg,ppoll -o {summary} {program}"
+    )
+    .env("VMM_TEST_DRIVER", "emulator")
+    .stdin(lines)
+    .ignore_stdout()
+    .run()?;
+    let text = shell.read_file(&summary)?;
+    let mut calls = BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [_, _, _, number, .., name] = words.as_slice()
+            && let Ok(number) = number.parse()
+        {
+            calls.insert((*name).to_owned(), number);
+        }
+    }
+    Ok(calls)
+}
