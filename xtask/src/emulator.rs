@@ -81,6 +81,13 @@ fn check_python(shell: &Shell, target: &Path) -> Result {
     )
     .run()?;
     cmd!(shell, "{python} tests/python/share.py").run()?;
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-ipc --example python_peer"
+    )
+    .run()?;
+    let peer = target.join("release/examples/python_peer");
+    cmd!(shell, "{peer} --python {python}").run()?;
     Ok(())
 }
 
