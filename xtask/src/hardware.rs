@@ -52,6 +52,12 @@ pub const PROGRAMS: &[Program] = &[
         package: "vmm-ipc",
         name: "share",
     },
+    Program::Example {
+        package: "vmm-ipc",
+        name: "python_peer",
+    },
+    Program::File("tests/python/share_with_rust.py"),
+    Program::File("python/vmm_ipc.py"),
     Program::Bin {
         package: "vmm-recording",
         name: "record",
@@ -107,6 +113,13 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 120,
         command: "./share --driver cuda --chunks 512 --chunk-size 2M",
+    },
+    // Fails where PyTorch or cuda-bindings is absent.
+    Part {
+        name: "python",
+        quick: true,
+        seconds: 240,
+        command: "./python_peer --driver cuda --peer share_with_rust.py --torch",
     },
     Part {
         name: "suite",
