@@ -54,6 +54,22 @@ pub const PROGRAMS: &[Program] = &[
     },
     Program::Example {
         package: "vmm-ipc",
+        name: "weights_holder",
+    },
+    Program::Example {
+        package: "vmm-ipc",
+        name: "kv_cache_shared",
+    },
+    Program::Example {
+        package: "vmm-ipc",
+        name: "sleep_wake",
+    },
+    Program::Example {
+        package: "vmm-ipc",
+        name: "reader_pool",
+    },
+    Program::Example {
+        package: "vmm-ipc",
         name: "python_peer",
     },
     Program::File("tests/python/share_with_rust.py"),
@@ -113,6 +129,30 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 120,
         command: "./share --driver cuda --chunks 512 --chunk-size 2M",
+    },
+    Part {
+        name: "weights-holder",
+        quick: true,
+        seconds: 60,
+        command: "./weights_holder --driver cuda",
+    },
+    Part {
+        name: "kv-cache-shared",
+        quick: true,
+        seconds: 60,
+        command: "./kv_cache_shared --driver cuda",
+    },
+    Part {
+        name: "sleep-wake",
+        quick: true,
+        seconds: 60,
+        command: "./sleep_wake --driver cuda",
+    },
+    Part {
+        name: "reader-pool",
+        quick: true,
+        seconds: 60,
+        command: "./reader_pool --driver cuda",
     },
     // Fails where PyTorch or cuda-bindings is absent.
     Part {

@@ -4,8 +4,11 @@
 
 use std::fmt;
 use std::io;
+use std::process::{Child, Command, ExitCode};
+use std::time::Duration;
 
-use vmm::{Buffer, Driver};
+use vmm::{Allocator, Buffer, ChunkPolicy, Device, Driver, HandleTypes};
+use vmm_ipc::Listener;
 
 /// What an example fails with: one clear line.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -178,12 +181,12 @@ fn pattern(seed: u64, offset: usize, bytes: &mut [u8]) {
 }
 
 /// Prints a failure as one line and says so by the exit status.
-pub fn exit(result: Result<(), Error>) -> std::process::ExitCode {
+pub fn exit(result: Result<(), Error>) -> ExitCode {
     match result {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }
@@ -195,4 +198,83 @@ pub fn read_line(reader: &mut impl io::BufRead) -> io::Result<Option<String>> {
         0 => Ok(None),
         _ => Ok(Some(line.trim_end_matches('\n').to_owned())),
     }
+}
+
+/// How long the programs of an example wait for each other.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs an example whose only option is `--driver`. It starts itself again in other roles, with the
+/// driver and the socket as arguments; `main` is what the person started, `role` is every other.
+pub fn run(
+    help: &str,
+    main: fn(&Driver, &Choice) -> Result<(), Error>,
+    role: fn(&str, &Driver, &str) -> Result<(), Error>,
+) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let in_role = |driver: &str, name: &str, path: &str| {
+        let driver = Choice::parse(driver)?.open()?;
+        role(name, &driver, path).map_err(|error| Error::from(format!("{name}: {error}")))
+    };
+    let from_start = |driver: &str| {
+        let mut choice = Choice::parse(driver)?;
+        let driver = choice.open()?;
+        println!("driver: {}", describe(&driver));
+        main(&driver, &choice)?;
+        println!("OK");
+        Ok(())
+    };
+    exit(match arguments.as_slice() {
+        ["--role", name, driver, path] => in_role(driver, name, path),
+        ["--driver", driver] => from_start(driver),
+        [] => from_start("auto"),
+        ["-h" | "--help"] => {
+            print!("{help}\n  --driver auto|cuda|emulator|PATH  auto by default\n");
+            Ok(())
+        }
+        [other, ..] => Err(format!("{other}: expected --driver auto|cuda|emulator|PATH").into()),
+    })
+}
+
+/// Another process of the same program. Dropping it kills it.
+pub struct Peer(Child);
+
+impl Peer {
+    /// Starts one that is to connect to `listener`.
+    pub fn start(role: &str, choice: &Choice, listener: &Listener) -> Result<Peer, Error> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--role", role, &choice.to_string()]);
+        Ok(Peer(command.arg(listener.path()).spawn()?))
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn finish(mut self) -> Result<(), Error> {
+        match self.0.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(format!("another process failed ({status})").into()),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Allocates a buffer of chunks of these sizes, in granules, that can be shared.
+pub fn allocate(device: &Device, granules: &[usize], capacity: usize) -> Result<Buffer, Error> {
+    let allocator = Allocator::builder(device)
+        .handle_types(HandleTypes::POSIX_FD)
+        .chunk_policy(ChunkPolicy::exact())
+        .build()?;
+    let unit = allocator.granularity();
+    let (first, rest) = granules.split_first().ok_or("a buffer without chunks")?;
+    let mut buffer = allocator.allocate_with_capacity(first * unit, capacity * unit)?;
+    for granules in rest {
+        buffer = buffer.grow(buffer.len() + granules * unit)?;
+    }
+    Ok(buffer)
 }
