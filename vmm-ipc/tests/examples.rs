@@ -1,9 +1,10 @@
 //! The examples as their readers run them, on the emulator.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs an example, which `cargo test` builds beside the tests; what it printed.
-fn run(name: &str) -> String {
+/// An example, which `cargo test` builds beside the tests.
+fn program(name: &str) -> PathBuf {
     let mut program = std::env::current_exe().unwrap();
     program.pop();
     program.pop();
@@ -13,7 +14,12 @@ fn run(name: &str) -> String {
         program.exists(),
         "a single test does not build examples: cargo build -p vmm-ipc --examples"
     );
-    let output = Command::new(program)
+    program
+}
+
+/// Runs an example; what it printed.
+fn run(name: &str) -> String {
+    let output = Command::new(program(name))
         .args(["--driver", "emulator"])
         .output()
         .unwrap();
@@ -47,4 +53,45 @@ fn a_model_sleeps_and_wakes_at_its_address() {
 fn four_readers_read_and_cannot_write() {
     let text = run("reader_pool");
     assert_eq!(text.matches("could not write").count(), 4, "{text}");
+}
+
+/// A process that is killed where the test ends.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn workers_attach_at_a_path_until_the_holder_is_killed() {
+    let folder = std::env::temp_dir().join(format!("vmm-containers-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("holder.sock");
+    let holder = Command::new(program("containers"))
+        .arg("holder")
+        .arg(&path)
+        .arg("emulator")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut holder = Killed(holder);
+    // Its first line says that it listens.
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(holder.0.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    let workers = [(); 2].map(|()| {
+        let mut command = Command::new(program("containers"));
+        let command = command.arg("worker").arg(&path).arg("emulator");
+        command.output().unwrap()
+    });
+    drop(holder);
+    std::fs::remove_dir_all(&folder).unwrap();
+    for worker in workers {
+        let text = String::from_utf8_lossy(&worker.stdout);
+        assert!(worker.status.success(), "{worker:?}");
+        assert!(text.contains("bytes are there"), "{text}");
+    }
 }
