@@ -12,7 +12,7 @@ const HELP: &str = "\
 cargo xtask ci [STEP...]
 
 Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
-Needs cargo-deny, cargo-fuzz, strace and a nightly toolchain; .ci/run installs the first three.
+Needs cargo-deny, cargo-fuzz, strace, valgrind and a nightly toolchain; .ci/run installs the first four.
 ";
 
 struct Step {
@@ -65,6 +65,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "syscalls",
         run: crate::syscalls::check,
+    },
+    Step {
+        name: "valgrind",
+        run: crate::valgrind::check,
     },
     Step {
         name: "features",

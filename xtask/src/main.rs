@@ -11,6 +11,7 @@ mod hardware;
 mod headers;
 mod syscalls;
 mod table;
+mod valgrind;
 
 use std::process::ExitCode;
 
