@@ -49,6 +49,10 @@ pub const PROGRAMS: &[Program] = &[
         name: "vmm-suite",
     },
     Program::Example {
+        package: "vmm",
+        name: "kv_cache",
+    },
+    Program::Example {
         package: "vmm-ipc",
         name: "share",
     },
@@ -111,6 +115,12 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 120,
         command: "./vmm-doctor --driver cuda",
+    },
+    Part {
+        name: "kv-cache",
+        quick: true,
+        seconds: 60,
+        command: "./kv_cache --driver cuda --up-to 2048",
     },
     Part {
         name: "share",

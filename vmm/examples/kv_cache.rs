@@ -1,0 +1,89 @@
+//! A key-value cache that grows without moving: 64 GiB of address space, 2 MiB of it mapped at first.
+//!
+//! `cargo run --release -p vmm --example kv_cache -- [--driver cuda|emulator] [--up-to MIB]`
+
+use std::error::Error;
+
+use vmm::{Allocator, Buffer, ChunkPolicy, Driver};
+
+/// One token's keys and values, in bytes: what a cache grows by.
+const TOKEN: usize = 128 << 10;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (driver, up_to) = arguments()?;
+    let device = driver.device(0)?;
+    let kind = if driver.is_emulator() {
+        "software emulator"
+    } else {
+        device.name()
+    };
+    println!("driver   {kind}");
+
+    // Chunks of a quarter of the cache, so that there are few, but never 64 MiB ahead.
+    let policy = ChunkPolicy::growing().most_ahead(64 << 20);
+    let allocator = Allocator::builder(&device).chunk_policy(policy).build()?;
+    let mut cache = allocator.allocate_with_capacity(2 << 20, 64 << 30)?;
+    let address = cache.address();
+    println!(
+        "reserved {} GiB at {address:#x}, mapped {} MiB",
+        cache.capacity() >> 30,
+        mib(&cache)
+    );
+
+    let tokens = up_to / TOKEN;
+    for token in 0..tokens {
+        let end = (token + 1) * TOKEN;
+        if end > cache.len() {
+            // The old value goes; the chunks that both have stay where they are.
+            cache = cache.grow(end)?;
+        }
+        // What a kernel would do: append at the end.
+        cache.write(token * TOKEN, &(token as u64).to_le_bytes())?;
+    }
+    assert_eq!(
+        cache.address(),
+        address,
+        "a cache with capacity never moves"
+    );
+
+    for token in (0..tokens).step_by(tokens.div_ceil(64).max(1)) {
+        let mut bytes = [0; 8];
+        cache.read(token * TOKEN, &mut bytes)?;
+        assert_eq!(u64::from_le_bytes(bytes), token as u64);
+    }
+    println!(
+        "grew to  {} MiB in {} chunks, at {:#x} still",
+        mib(&cache),
+        cache.chunk_count(),
+        cache.address()
+    );
+    cache.close()?;
+    println!("OK");
+    Ok(())
+}
+
+fn mib(buffer: &Buffer) -> usize {
+    buffer.mapped_len() >> 20
+}
+
+fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
+    let mut driver = None;
+    let mut up_to = 256;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match (word.as_str(), words.next()) {
+            ("--driver", Some(name)) if name == "emulator" => {
+                driver = Some(Driver::new(vmm_emulator::driver()?)?);
+            }
+            ("--driver", Some(name)) if name == "cuda" => driver = Some(Driver::load()?),
+            ("--up-to", Some(number)) => up_to = number.parse()?,
+            _ => return Err("usage: kv_cache [--driver cuda|emulator] [--up-to MIB]".into()),
+        }
+    }
+    let driver = match driver {
+        Some(driver) => driver,
+        // By name or not at all: an emulator that nobody asked for proves nothing of a GPU.
+        None => Driver::load().map_err(|error| format!("{error} (or say --driver emulator)"))?,
+    };
+    Ok((driver, up_to << 20))
+}

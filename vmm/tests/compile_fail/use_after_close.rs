@@ -1,0 +1,8 @@
+//! What is closed is gone.
+
+fn touch(buffer: vmm::Buffer) {
+    let _ = buffer.close();
+    let _ = buffer.close();
+}
+
+fn main() {}

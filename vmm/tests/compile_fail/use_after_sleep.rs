@@ -1,0 +1,8 @@
+//! A sleeping buffer has no memory to touch.
+
+fn touch(buffer: vmm::Buffer) {
+    let _asleep = buffer.sleep();
+    let _ = buffer.fill(0, 1, 0);
+}
+
+fn main() {}
