@@ -1,7 +1,9 @@
 //! `cargo xtask emulator` and `emulator-vs-gpu`: the shared object, and how true it is.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use lexopt::Parser;
 use xshell::{Shell, cmd};
@@ -117,8 +119,43 @@ fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
         .run()?;
         cmd!(shell, "{program}").run()?;
         cmd!(shell, "{program} {importer}").run()?;
+        let attach = target.join(format!("emulator/attach-{}", wheel.version()));
+        cmd!(
+            shell,
+            "{compiler} -Wall -Wextra -Werror -O1 -I {include} -o {attach} tests/c/attach.c {library}"
+        )
+        .run()?;
+        attach_to_holder(shell, target, library, &attach)?;
     }
     Ok(())
+}
+
+/// The C client against a Rust exporter, which is killed afterwards.
+fn attach_to_holder(shell: &Shell, target: &Path, library: &Path, attach: &Path) -> Result {
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-ipc --example containers"
+    )
+    .run()?;
+    let folder = shell.create_temp_dir()?;
+    let socket = folder.path().join("holder.sock");
+    let directory = library.parent().ok_or("a library without a directory")?;
+    let mut holder = Command::new(target.join("release/examples/containers"))
+        .arg("holder")
+        .arg(&socket)
+        .arg("cuda")
+        .env("LD_LIBRARY_PATH", directory)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    // Its first line says that it listens. The pipe stays open: it goes on to print.
+    let mut output = holder.stdout.take().map(BufReader::new);
+    let mut line = String::new();
+    let listening = output.as_mut().map(|output| output.read_line(&mut line));
+    let result = cmd!(shell, "{attach} {socket}").run();
+    holder.kill()?;
+    holder.wait()?;
+    listening.transpose()?;
+    Ok(result?)
 }
 
 /// Asks the emulator the questions of a recording and prints the cases that differ.
