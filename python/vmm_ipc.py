@@ -340,24 +340,30 @@ def _call(name, *arguments):
     return values[0] if len(values) == 1 else values
 
 
+def _uuid(device):
+    v2 = hasattr(_cuda(), "cuDeviceGetUuid_v2")
+    return bytes(_call("cuDeviceGetUuid_v2" if v2 else "cuDeviceGetUuid", device).bytes)
+
+
 class Device:
     """A GPU of this process, with its primary context current in this thread."""
 
     def __init__(self, ordinal=0):
         _call("cuInit", 0)
         self.ordinal, self._device = ordinal, _call("cuDeviceGet", ordinal)
+        self.uuid = _uuid(self._device)
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
-        v2 = hasattr(_cuda(), "cuDeviceGetUuid_v2")
-        name = "cuDeviceGetUuid_v2" if v2 else "cuDeviceGetUuid"
-        self.uuid = bytes(_call(name, self._device).bytes)
         self.use()
 
     @classmethod
     def by_uuid(cls, uuid):
         """None where no device that is visible here has this UUID."""
         _call("cuInit", 0)
-        every = (cls(ordinal) for ordinal in range(_call("cuDeviceGetCount")))
-        return next((device for device in every if device.uuid == uuid), None)
+        for ordinal in range(_call("cuDeviceGetCount")):
+            # Only the one that is wanted gets a context.
+            if _uuid(_call("cuDeviceGet", ordinal)) == uuid:
+                return cls(ordinal)
+        return None
 
     def use(self):
         _call("cuCtxSetCurrent", self._context)
