@@ -55,8 +55,11 @@ const STEPS: &[Step] = &[
         run: |sh| Ok(cmd!(sh, "cargo xtask abi-check").run()?),
     },
     Step {
-        name: "python-golden",
-        run: |sh| Ok(cmd!(sh, "python3 python/test_golden.py").run()?),
+        name: "python",
+        run: |sh| {
+            cmd!(sh, "python3 python/test_golden.py").run()?;
+            Ok(cmd!(sh, "python3 python/test_channel.py").run()?)
+        },
     },
     Step {
         name: "emulator",

@@ -1,0 +1,83 @@
+"""A channel without CUDA, over a socket pair: `python3 python/test_channel.py`."""
+
+import os
+import socket
+import threading
+import unittest
+
+import vmm_ipc
+from vmm_ipc import Channel, ProtocolError
+
+HELLO = vmm_ipc.encode_frames(vmm_ipc.HELLO, vmm_ipc.encode_message(vmm_ipc.HELLO))[0]
+
+
+def raw_pair(timeout=5.0):
+    """A channel, and the bare socket at its other end, which has said hello."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there.send(HELLO)
+    channel = Channel(here, timeout)
+    assert there.recv(100) == HELLO
+    return channel, there
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Channels(unittest.TestCase):
+    def test_descriptors_arrive_with_their_message(self):
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        both = []
+        other = threading.Thread(target=lambda: both.append(Channel(there)))
+        other.start()
+        sender = Channel(here)
+        other.join()
+        read, write = os.pipe()
+        sender.send(vmm_ipc.HANDLES, bytes(16), 0, 1, fds=[write])
+        os.close(write)
+        kind, values, (fd,) = both[0].receive()
+        self.assertEqual((kind, values), (vmm_ipc.HANDLES, (bytes(16), 0, 1)))
+        self.assertFalse(os.get_inheritable(fd))
+        os.write(fd, b"x")
+        self.assertEqual(os.read(read, 1), b"x")
+        for number in (fd, read):
+            os.close(number)
+        both[0].close()
+        sender.close()
+
+    def test_descriptors_out_of_place_are_closed(self):
+        before = open_files()
+        for stated in (0, 2):
+            channel, there = raw_pair()
+            kind = vmm_ipc.HANDLES if stated else vmm_ipc.RETIRED
+            values = (bytes(16), 0, 2) if stated else (bytes(16),)
+            payload = vmm_ipc.encode_message(kind, *values)
+            (packet,) = vmm_ipc.encode_frames(kind, payload, stated)
+            socket.send_fds(there, [packet], [there.fileno()])
+            with self.assertRaises(ProtocolError):
+                channel.receive()
+            there.close()
+            self.assertEqual(open_files(), before)
+
+    def test_a_second_hello_a_hangup_and_silence_end_it(self):
+        channel, there = raw_pair()
+        there.send(HELLO)
+        self.assertRaises(ProtocolError, channel.receive)
+        there.close()
+        channel, there = raw_pair()
+        there.close()
+        self.assertRaises(EOFError, channel.receive)
+        channel, there = raw_pair(timeout=0.05)
+        self.assertRaises(TimeoutError, channel.receive)
+        there.close()
+
+    def test_another_user_is_sent_nothing(self):
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with self.assertRaises(PermissionError):
+            Channel(here, uids=[os.geteuid() + 1])
+        self.assertEqual(there.recv(100), b"")
+        there.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
