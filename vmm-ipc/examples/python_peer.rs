@@ -10,12 +10,12 @@
 mod common;
 
 use std::process::{Child, Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Choice, Error, describe};
 use lexopt::prelude::*;
 use vmm::{Allocator, Buffer, ChunkPolicy, Device, HandleTypes};
-use vmm_ipc::{Exporter, ImportOptions, Importer, Listener};
+use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Importer, Listener};
 
 const HELP: &str = "\
 Shares buffers with a Python program, both ways, and checks every byte.
@@ -73,9 +73,8 @@ fn rust_exports(device: &Device, options: &Options) -> Result<(), Error> {
     write(&buffer, RUST)?;
 
     let listener = Listener::new()?;
-    let python = start(options, "import", &listener)?;
-    let mut channel = listener.accept(PATIENCE)?;
-    channel.set_timeout(PATIENCE);
+    let mut python = start(options, "import", &listener)?;
+    let mut channel = accept(&listener, &mut python)?;
     let mut export = Exporter::new(device)?.share(&buffer, &mut channel)?;
     let buffer = buffer.grow(7 * unit)?;
     write(&buffer, RUST)?;
@@ -87,9 +86,8 @@ fn rust_exports(device: &Device, options: &Options) -> Result<(), Error> {
 
 fn python_exports(device: &Device, options: &Options) -> Result<(), Error> {
     let listener = Listener::new()?;
-    let python = start(options, "export", &listener)?;
-    let mut channel = listener.accept(PATIENCE)?;
-    channel.set_timeout(PATIENCE);
+    let mut python = start(options, "export", &listener)?;
+    let mut channel = accept(&listener, &mut python)?;
     let mut imported = Importer::new(device)?.receive(ImportOptions::read_write(), &mut channel)?;
     let chunks = imported.buffer().chunks().count();
     if chunks != 3 {
@@ -110,6 +108,25 @@ fn start(options: &Options, role: &str, listener: &Listener) -> Result<Child, Er
     command.arg(listener.path()).arg(how);
     let child = command.spawn();
     child.map_err(|error| format!("{}: {error}", options.python).into())
+}
+
+/// Waits for Python to connect, or to end before it did.
+fn accept(listener: &Listener, python: &mut Child) -> Result<Channel, Error> {
+    let start = Instant::now();
+    loop {
+        match listener.accept(Duration::from_millis(200)) {
+            Ok(mut channel) => {
+                channel.set_timeout(PATIENCE);
+                return Ok(channel);
+            }
+            Err(error) if error.kind() != ErrorKind::Timeout => return Err(error.into()),
+            Err(error) if start.elapsed() > PATIENCE => return Err(error.into()),
+            Err(_) => {}
+        }
+        if let Some(status) = python.try_wait()? {
+            return Err(format!("Python ended before it connected ({status})").into());
+        }
+    }
 }
 
 fn finish(mut python: Child) -> Result<(), Error> {
