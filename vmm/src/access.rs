@@ -36,9 +36,9 @@ impl AccessSet {
                 });
             }
         };
-        add(Location::Device.to_raw(device), owner);
+        add(Location::Device.to_raw(device.handle()), owner);
         for (peer, access) in peers {
-            add(Location::Device.to_raw(peer), *access);
+            add(Location::Device.to_raw(peer.handle()), *access);
         }
         match location {
             Location::Device => {}
@@ -48,7 +48,7 @@ impl AccessSet {
                     owner,
                 );
             }
-            Location::HostNuma(_) => add(location.to_raw(device), owner),
+            Location::HostNuma(_) => add(location.to_raw(device.handle()), owner),
         }
         let owner_device = (device, owner);
         let devices = std::iter::once(owner_device)

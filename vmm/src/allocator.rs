@@ -6,7 +6,6 @@ use vmm_sys::{CUmemAllocationProp, CUmemAllocationType};
 
 use crate::access::AccessSet;
 use crate::allocation::{Allocation, Blueprint};
-use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Access, HandleTypes, Location};
@@ -87,32 +86,8 @@ impl Allocator {
         }
     }
 
-    /// A buffer of `len` bytes, mapped in whole chunks. Zero bytes make no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::OutOfAddressSpace`], [`ErrorKind::InvalidArgument`]
-    /// for a length that overflows when rounded up, [`ErrorKind::NotPermitted`] for fabric handles
-    /// without an IMEX channel. Nothing is left behind.
-    #[doc(alias = "cuMemCreate")]
-    #[doc(alias = "cuMemAlloc")]
-    pub fn allocate(&self, len: usize) -> Result<Buffer> {
-        self.allocate_with_capacity(len, len)
-    }
-
-    /// A buffer of `len` bytes that grows at the same address up to `capacity` bytes. Capacity is
-    /// address space only: it costs no memory.
-    ///
-    /// # Errors
-    ///
-    /// As [`Allocator::allocate`].
-    #[doc(alias = "cuMemAddressReserve")]
-    pub fn allocate_with_capacity(&self, len: usize, capacity: usize) -> Result<Buffer> {
-        Buffer::allocate(self, len, capacity.max(len))
-    }
-
     /// One chunk of physical memory that is mapped nowhere, `size` rounded up to the granularity: to
-    /// export it, or to map it with [`Buffer::from_allocations`].
+    /// export it, or to map it with [`Buffer::from_allocations`](crate::Buffer::from_allocations).
     ///
     /// # Errors
     ///
@@ -360,7 +335,7 @@ impl AllocatorBuilder {
         let mut prop = CUmemAllocationProp {
             type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
             requestedHandleTypes: self.handle_types.to_raw(),
-            location: self.location.to_raw(&self.device),
+            location: self.location.to_raw(self.device.handle()),
             ..CUmemAllocationProp::default()
         };
         // CU_MEM_ALLOCATION_COMP_GENERIC

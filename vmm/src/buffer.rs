@@ -12,12 +12,10 @@ use crate::chain::{self, Link};
 use crate::close::CloseError;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
-use crate::layout::Layout;
 use crate::location::{Access, HandleTypes, Location};
 use crate::order::After;
 use crate::raw::{self, Span};
 use crate::reservation::Reservation;
-use crate::slice::Slice;
 use crate::stream::Stream;
 
 /// Memory at one contiguous range of addresses: whole chunks, of which the buffer's length is a
@@ -181,11 +179,6 @@ impl Buffer {
         }
     }
 
-    /// The chunks as a table, to print.
-    pub fn layout(&self) -> Layout {
-        Layout::of(self)
-    }
-
     /// Another owner of the same memory at the same address.
     pub fn alias(&self) -> Buffer {
         Buffer {
@@ -198,16 +191,6 @@ impl Buffer {
             room: self.room.clone(),
             stream: self.stream.clone(),
         }
-    }
-
-    /// A part of the buffer that keeps the whole of its memory alive.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::OutOfBounds`] for a range that is not inside the length.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice> {
-        let (offset, len) = self.resolve(range)?;
-        Ok(Slice::new(self.alias(), offset, len))
     }
 
     /// The stream whose work is finished before the memory is unmapped.

@@ -27,7 +27,7 @@ impl Drop for Relaxed<'_> {
             && let Err(error) = raw::exchange_capture_mode(self.driver.sys(), mode)
         {
             let what = "restoring the thread's stream capture mode";
-            self.driver.report(crate::Error::driver(what, error));
+            self.driver.report(crate::error::Error::driver(what, error));
         }
     }
 }

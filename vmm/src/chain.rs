@@ -49,7 +49,7 @@ pub(crate) fn is_unique(tail: Option<&Arc<Link>>) -> bool {
             && link
                 .mapping
                 .allocation()
-                .is_some_and(crate::Allocation::is_unique)
+                .is_some_and(crate::allocation::Allocation::is_unique)
     })
 }
 

@@ -25,7 +25,7 @@ impl Drop for Current<'_> {
             let what = format!("leaving the primary context of {}", self.device);
             self.device
                 .driver()
-                .report(crate::Error::driver(what, error));
+                .report(crate::error::Error::driver(what, error));
         }
     }
 }

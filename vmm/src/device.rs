@@ -1,20 +1,16 @@
-//! Devices: which there are, what they can do, and their primary contexts.
+//! Devices: which there are, how to find one, and what it can do.
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vmm_sys as sys;
-use vmm_sys::{
-    CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-};
+use vmm_sys::{CUdevice, CUmemAllocationProp};
 
-use crate::context::Current;
+use crate::device_state::DeviceState;
 use crate::driver::Driver;
-use crate::error::{Attempt, Error, Result};
+use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::properties::DeviceProperties;
 use crate::raw::{self, RawContext};
-
-pub use crate::uuid::Uuid;
+use crate::uuid::Uuid;
 
 /// One GPU as this process sees it.
 ///
@@ -25,61 +21,74 @@ pub struct Device {
     index: u16,
 }
 
-/// What the process keeps of one device for as long as the driver lives.
-pub(crate) struct DeviceState {
-    pub(crate) handle: CUdevice,
-    pub(crate) uuid: Uuid,
-    name: String,
-    properties: OnceLock<DeviceProperties>,
-    /// Granularities asked for so far: few, so a list.
-    granularities: Mutex<Vec<(GranularityKey, usize)>>,
-    primary: Mutex<Option<RawContext>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct GranularityKey {
-    location: (i64, i32),
-    handle_types: i64,
-    flags: (u8, u8),
-    recommended: bool,
-}
-
-/// Bytes of physical memory of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryInfo {
-    /// Bytes not in use by any process.
-    pub free: usize,
-    /// Bytes in all.
-    pub total: usize,
-}
-
-impl DeviceState {
-    pub(crate) fn query(d: &sys::Driver, ordinal: i32) -> Result<Self> {
-        let attempt = || format!("asking for device {ordinal}");
-        let handle = raw::device(d, ordinal).attempt(attempt)?;
-        let uuid = raw::device_uuid(d, handle).attempt(attempt)?;
-        Ok(DeviceState {
-            handle,
-            uuid: Uuid::from_bytes(uuid),
-            name: raw::device_name(d, handle).attempt(attempt)?,
-            properties: OnceLock::new(),
-            granularities: Mutex::new(Vec::new()),
-            primary: Mutex::new(None),
-        })
+/// Finding devices.
+impl Driver {
+    /// Every device this process sees, by ordinal.
+    pub fn devices(&self) -> Vec<Device> {
+        (0..self.device_count())
+            .map(|index| Device::new(self.clone(), index))
+            .collect()
     }
 
-    /// Give back the primary context, if it was retained. The driver is going.
-    pub(crate) fn release(&mut self, d: &sys::Driver) {
-        let primary = self
-            .primary
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if primary.take().is_some() {
-            // Nobody is left to report to: the hook lives in what is being dropped.
-            let _ = raw::primary_context_release(d, self.handle);
+    /// The device with this ordinal. Ordinals differ between processes: see [`Driver::device_by_uuid`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoDevice`] where there is none.
+    #[doc(alias = "cuDeviceGet")]
+    pub fn device(&self, ordinal: usize) -> Result<Device> {
+        self.check()?;
+        if ordinal < self.device_count() {
+            return Ok(Device::new(self.clone(), ordinal));
+        }
+        Err(self.no_device(format!("looking for device {ordinal}")))
+    }
+
+    /// The device with this UUID, which is the same in every process.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoDevice`] where this process does not see it.
+    #[doc(alias = "cuDeviceGetUuid")]
+    pub fn device_by_uuid(&self, uuid: Uuid) -> Result<Device> {
+        self.check()?;
+        match self.states().iter().position(|device| device.uuid == uuid) {
+            Some(index) => Ok(Device::new(self.clone(), index)),
+            None => Err(self.no_device(format!("looking for device {uuid}"))),
         }
     }
+
+    /// The device at this PCI bus id, as in `0000:1b:00.0`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for a text with a zero byte, [`ErrorKind::NoDevice`] where
+    /// this process does not see the device.
+    #[doc(alias = "cuDeviceGetByPCIBusId")]
+    pub fn device_by_pci_bus_id(&self, id: &str) -> Result<Device> {
+        self.check()?;
+        let attempt = || format!("looking for the device at PCI bus id {id}");
+        let text = std::ffi::CString::new(id)
+            .map_err(|_| Error::invalid(attempt(), "the text holds a zero byte"))?;
+        let handle = raw::device_by_pci_bus_id(self.sys(), &text)
+            .map_err(|e| Error::driver(attempt(), e).because(ErrorKind::NoDevice, HIDDEN))?;
+        match self.device_by_handle(handle) {
+            Some(index) => Ok(Device::new(self.clone(), usize::from(index))),
+            None => Err(self.no_device(attempt())),
+        }
+    }
+
+    fn no_device(&self, attempt: String) -> Error {
+        let seen = match self.device_count() {
+            0 => "this process sees no device".to_owned(),
+            1 => "this process sees one device, ordinal 0".to_owned(),
+            n => format!("this process sees {n} devices, ordinals 0 to {}", n - 1),
+        };
+        Error::new(ErrorKind::NoDevice, attempt, seen).advise(HIDDEN)
+    }
 }
+
+const HIDDEN: &str = "a GPU can be hidden by CUDA_VISIBLE_DEVICES or by the container";
 
 impl Device {
     /// `index` is that of a device in the driver's list.
@@ -147,25 +156,10 @@ impl Device {
     /// Those of `cuDeviceGetAttribute`.
     #[doc(alias = "cuDeviceGetAttribute")]
     pub fn properties(&self) -> Result<&DeviceProperties> {
-        if let Some(properties) = self.state().properties.get() {
-            return Ok(properties);
-        }
         self.driver.check()?;
-        let properties = DeviceProperties::query(self)?;
-        Ok(self.state().properties.get_or_init(|| properties))
-    }
-
-    /// Free and total bytes of physical memory. Makes the device's primary context if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Those of `cuDevicePrimaryCtxRetain` and `cuMemGetInfo`.
-    #[doc(alias = "cuMemGetInfo")]
-    pub fn memory_info(&self) -> Result<MemoryInfo> {
-        let _current = Current::enter(self)?;
-        let (free, total) = raw::memory_info(self.sys())
-            .attempt(|| format!("asking for the free memory of {self}"))?;
-        Ok(MemoryInfo { free, total })
+        self.state()
+            .properties(self.sys())
+            .attempt(|| format!("asking for the attributes of {self}"))
     }
 
     /// Total bytes of physical memory. Needs no context.
@@ -195,56 +189,20 @@ impl Device {
             .attempt(|| format!("asking whether {self} reaches the memory of {other}"))
     }
 
-    pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
-        raw::device_attribute(self.sys(), self.handle(), attribute)
-            .attempt(|| format!("asking for attribute {} of {self}", attribute.0))
-    }
-
     /// The granularity of allocations with these properties; asked once for each kind and kept.
     pub(crate) fn granularity_of(
         &self,
         prop: &CUmemAllocationProp,
         recommended: bool,
     ) -> Result<usize> {
-        let key = GranularityKey {
-            location: crate::location::raw_location(prop),
-            handle_types: i64::from(prop.requestedHandleTypes.0),
-            flags: (
-                prop.allocFlags.compressionType,
-                prop.allocFlags.gpuDirectRDMACapable,
-            ),
-            recommended,
-        };
-        let known = self
-            .state()
-            .granularities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(&(_, bytes)) = known.iter().find(|(other, _)| *other == key) {
-            return Ok(bytes);
-        }
-        drop(known);
-        let option = if recommended {
-            CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
-        } else {
-            CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        };
         let attempt = || format!("asking for the allocation granularity of {self}");
-        let bytes = raw::granularity(self.sys(), prop, option).attempt(attempt)?;
-        if !bytes.is_power_of_two() {
-            return Err(Error::new(
-                crate::ErrorKind::Driver,
-                attempt(),
-                format!("the driver answered {bytes} bytes, which is not a power of two"),
-            ));
-        }
-        let mut known = self
+        let bytes = self
             .state()
-            .granularities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !known.iter().any(|(other, _)| *other == key) {
-            known.push((key, bytes));
+            .granularity(self.sys(), prop, recommended)
+            .attempt(attempt)?;
+        if !bytes.is_power_of_two() {
+            let reason = format!("the driver answered {bytes} bytes, which is not a power of two");
+            return Err(Error::new(ErrorKind::Driver, attempt(), reason));
         }
         Ok(bytes)
     }
@@ -252,22 +210,9 @@ impl Device {
     /// The primary context, retained once and kept until the driver goes.
     pub(crate) fn primary_context(&self) -> Result<RawContext> {
         self.driver.check()?;
-        let primary = &self.state().primary;
-        if let Some(context) = *primary.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(context);
-        }
-        // Not under the lock: making a context takes long. A race retains twice and gives one back.
-        let context = raw::primary_context_retain(self.sys(), self.handle())
-            .attempt(|| format!("making the primary context of {self}"))?;
-        let mut slot = primary.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(first) = *slot else {
-            *slot = Some(RawContext(context));
-            return Ok(RawContext(context));
-        };
-        drop(slot);
-        raw::primary_context_release(self.sys(), self.handle())
-            .attempt(|| format!("releasing the primary context of {self}"))?;
-        Ok(first)
+        self.state()
+            .primary_context(self.sys())
+            .attempt(|| format!("making the primary context of {self}"))
     }
 
     /// Whether a primary context of this device exists in this process, made by anyone.

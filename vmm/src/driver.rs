@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmm_sys as sys;
 use vmm_sys::CUresult;
 
-use crate::device::{Device, DeviceState, Uuid};
+use crate::device_state::DeviceState;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::raw;
 
@@ -125,66 +125,6 @@ impl Driver {
         self.0.devices.len()
     }
 
-    /// Every device this process sees, by ordinal.
-    pub fn devices(&self) -> Vec<Device> {
-        (0..self.device_count())
-            .map(|index| Device::new(self.clone(), index))
-            .collect()
-    }
-
-    /// The device with this ordinal. Ordinals differ between processes: see [`Driver::device_by_uuid`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoDevice`] where there is none.
-    #[doc(alias = "cuDeviceGet")]
-    pub fn device(&self, ordinal: usize) -> Result<Device> {
-        self.check()?;
-        if ordinal < self.device_count() {
-            return Ok(Device::new(self.clone(), ordinal));
-        }
-        Err(self.no_device(format!("looking for device {ordinal}")))
-    }
-
-    /// The device with this UUID, which is the same in every process.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoDevice`] where this process does not see it.
-    #[doc(alias = "cuDeviceGetUuid")]
-    pub fn device_by_uuid(&self, uuid: Uuid) -> Result<Device> {
-        self.check()?;
-        match self.0.devices.iter().position(|device| device.uuid == uuid) {
-            Some(index) => Ok(Device::new(self.clone(), index)),
-            None => Err(self.no_device(format!("looking for device {uuid}"))),
-        }
-    }
-
-    /// The device at this PCI bus id, as in `0000:1b:00.0`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidArgument`] for a text with a zero byte, [`ErrorKind::NoDevice`] where
-    /// this process does not see the device.
-    #[doc(alias = "cuDeviceGetByPCIBusId")]
-    pub fn device_by_pci_bus_id(&self, id: &str) -> Result<Device> {
-        self.check()?;
-        let attempt = || format!("looking for the device at PCI bus id {id}");
-        let text = std::ffi::CString::new(id)
-            .map_err(|_| Error::invalid(attempt(), "the text holds a zero byte"))?;
-        let handle = raw::device_by_pci_bus_id(&self.0.sys, &text)
-            .map_err(|e| Error::driver(attempt(), e).because(ErrorKind::NoDevice, HIDDEN))?;
-        match self
-            .0
-            .devices
-            .iter()
-            .position(|device| device.handle == handle)
-        {
-            Some(index) => Ok(Device::new(self.clone(), index)),
-            None => Err(self.no_device(attempt())),
-        }
-    }
-
     /// Hear of failures that happen in drops, where no caller can.
     ///
     /// The hook runs on the thread that drops, replaces the one before, and must not block. Without
@@ -197,15 +137,6 @@ impl Driver {
         drop(before);
     }
 
-    fn no_device(&self, attempt: String) -> Error {
-        let seen = match self.device_count() {
-            0 => "this process sees no device".to_owned(),
-            1 => "this process sees one device, ordinal 0".to_owned(),
-            n => format!("this process sees {n} devices, ordinals 0 to {}", n - 1),
-        };
-        Error::new(ErrorKind::NoDevice, attempt, seen).advise(HIDDEN)
-    }
-
     /// The index of the device that the driver calls by this handle.
     pub(crate) fn device_by_handle(&self, handle: vmm_sys::CUdevice) -> Option<u16> {
         let index = self
@@ -214,6 +145,11 @@ impl Driver {
             .iter()
             .position(|device| device.handle == handle)?;
         u16::try_from(index).ok()
+    }
+
+    /// Every device this process sees, by ordinal.
+    pub(crate) fn states(&self) -> &[DeviceState] {
+        &self.0.devices
     }
 
     #[expect(clippy::indexing_slicing, reason = "see below")]
@@ -262,8 +198,6 @@ impl Driver {
         }
     }
 }
-
-const HIDDEN: &str = "a GPU can be hidden by CUDA_VISIBLE_DEVICES or by the container";
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,145 +1,19 @@
-//! Making buffers: new ones, longer ones, shorter ones. No byte is copied, and what is mapped stays
-//! as it is.
-
-use std::sync::Arc;
+//! Longer and shorter buffers. No byte is copied, and what is mapped stays as it is.
 
 use crate::access::AccessSet;
 use crate::allocation::Allocation;
 use crate::allocator::Allocator;
-use crate::buffer::{Buffer, Kind};
+use crate::buffer::Buffer;
 use crate::capture::Relaxed;
 use crate::chain::{self, Link};
-use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{Error, ErrorKind, Result};
-use crate::location::{Access, HandleTypes, Location};
+use crate::location::HandleTypes;
 use crate::mapping::{Mapping, Place};
 use crate::reservation::{Claim, Reservation};
 use crate::size;
 
-/// How given allocations become a buffer: see [`Buffer::from_allocations`].
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct MapOptions {
-    /// Bytes of address space to reserve, so that the buffer can be extended at its address. Less
-    /// than the allocations counts as just enough.
-    pub capacity: usize,
-    /// The alignment of the address in bytes, a power of two; 0 is the driver's own.
-    pub alignment: usize,
-    /// Where the buffer would be welcome; 0 leaves it to the driver.
-    pub address_hint: u64,
-    /// What the device may do with the memory.
-    pub access: Access,
-    /// What other devices may do with it.
-    pub peers: Vec<(Device, Access)>,
-}
-
-impl MapOptions {
-    /// Room for just the allocations, anywhere, with this access for the device.
-    pub fn new(access: Access) -> Self {
-        MapOptions {
-            access,
-            ..MapOptions::default()
-        }
-    }
-
-    /// With this many bytes of address space reserved.
-    #[must_use]
-    pub fn capacity(mut self, bytes: usize) -> Self {
-        self.capacity = bytes;
-        self
-    }
-
-    /// With this access for another device.
-    #[must_use]
-    pub fn peer(mut self, device: &Device, access: Access) -> Self {
-        self.peers.retain(|(other, _)| other != device);
-        self.peers.push((device.clone(), access));
-        self
-    }
-}
-
 impl Buffer {
-    pub(crate) fn allocate(allocator: &Allocator, len: usize, capacity: usize) -> Result<Self> {
-        let device = allocator.device();
-        device.driver().check()?;
-        let attempt =
-            || format!("allocating {len} bytes with a capacity of {capacity} bytes on {device}");
-        let bytes = allocator.round_up(len, attempt)?;
-        let capacity = allocator.round_up(capacity, attempt)?;
-        let kind = Kind {
-            device: device.clone(),
-            location: allocator.location(),
-            handle_types: allocator.handle_types(),
-            granularity: allocator.granularity(),
-            alignment: allocator.alignment(),
-            access: allocator.access().clone(),
-            users: Arc::from([]),
-            allocator: Some(allocator.clone()),
-        };
-        if capacity == 0 {
-            return Ok(Buffer::empty(kind, None));
-        }
-        let driver = device.driver();
-        let _relaxed = Relaxed::enter(driver);
-        let room = Reservation::new(driver, capacity, allocator.alignment(), allocator.hint())?;
-        let empty = Buffer::empty(kind, Some(room));
-        if bytes == 0 {
-            return Ok(empty);
-        }
-        let chunks = allocator.chunks(bytes, bytes)?;
-        empty.append(chunks, allocator.access(), len, allocator.handle_types())
-    }
-
-    /// Map given allocations one after the other as one buffer of `len` bytes: what an importer
-    /// does with the memory it was given.
-    ///
-    /// `device` reads and writes as `options` say. The allocations may lie on other devices that it
-    /// can reach. `len` is at most the sum of the allocations.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidArgument`] for a length that the allocations do not cover, or an imported
-    /// allocation whose stated size is wrong; those of the driver calls. Nothing is left behind.
-    #[doc(alias = "cuMemMap")]
-    pub fn from_allocations(
-        device: &Device,
-        allocations: Vec<Allocation>,
-        len: usize,
-        options: &MapOptions,
-    ) -> Result<Self> {
-        let driver = device.driver();
-        driver.check()?;
-        let count = allocations.len();
-        let attempt = || format!("mapping {count} allocations as a buffer of {len} bytes");
-        let location = allocations
-            .first()
-            .map_or(Location::Device, Allocation::location);
-        let granularity = location_granularity(device, location)?;
-        let total = total_size(&allocations, attempt)?;
-        if options.alignment != 0 && !options.alignment.is_power_of_two() {
-            return Err(Error::invalid(attempt(), "an alignment is a power of two"));
-        }
-        let capacity = size::round_up(options.capacity.max(total), granularity, attempt)?;
-        let access = AccessSet::new(device, location, options.access, &options.peers);
-        let kind = Kind {
-            device: device.clone(),
-            location,
-            handle_types: HandleTypes::POSIX_FD | HandleTypes::FABRIC,
-            granularity,
-            alignment: options.alignment.max(granularity),
-            access: access.clone(),
-            users: Arc::from([]),
-            allocator: None,
-        };
-        if capacity == 0 {
-            return Buffer::empty(kind, None).append(allocations, &access, len, HandleTypes::NONE);
-        }
-        let _relaxed = Relaxed::enter(driver);
-        let room = Reservation::new(driver, capacity, kind.alignment, options.address_hint)?;
-        Buffer::empty(kind, Some(room)).append(allocations, &access, len, HandleTypes::NONE)
-    }
-
     /// A buffer of `new_len` bytes that begins with the bytes of this one, by this buffer's
     /// allocator. This one stays valid, and both see the same bytes.
     ///
@@ -193,12 +67,7 @@ impl Buffer {
             .step(self.mapped, needed, room, granularity);
         let _relaxed = Relaxed::enter(driver);
         let chunks = allocator.chunks(step, needed)?;
-        self.append(
-            chunks,
-            allocator.access(),
-            new_len,
-            allocator.handle_types(),
-        )
+        self.append(chunks, allocator.access(), new_len)
     }
 
     /// A buffer of `new_len` bytes that continues this one by given allocations, as an importer does
@@ -219,7 +88,7 @@ impl Buffer {
         }
         let _relaxed = Relaxed::enter(driver);
         let access = self.kind.access.clone();
-        self.append(allocations, &access, new_len, HandleTypes::NONE)
+        self.append(allocations, &access, new_len)
     }
 
     /// A buffer of the first `new_len` bytes. Chunks that lie wholly behind them are freed when the
@@ -263,15 +132,14 @@ impl Buffer {
     }
 
     /// Continue by chunks at the end: in place, beside, or moved. All or nothing.
-    fn append(
+    pub(crate) fn append(
         &self,
         allocations: Vec<Allocation>,
         access: &AccessSet,
         new_len: usize,
-        handle_types: HandleTypes,
     ) -> Result<Buffer> {
         let attempt = || self.growing(new_len);
-        let total = total_size(&allocations, attempt)?;
+        let total = size::total(allocations.iter().map(Allocation::size), attempt)?;
         let mapped = self
             .mapped
             .checked_add(total)
@@ -292,7 +160,10 @@ impl Buffer {
             return Ok(grown);
         }
         let added = allocations.len();
-        grown.kind.handle_types = self.kind.handle_types.intersection(handle_types);
+        grown.kind.handle_types = allocations
+            .iter()
+            .map(Allocation::handle_types)
+            .fold(self.kind.handle_types, HandleTypes::intersection);
         grown.kind.add_users(access);
         let driver = self.kind.device.driver();
         let chunks = allocations.into_iter().map(|chunk| (chunk, access.clone()));
@@ -387,29 +258,4 @@ fn map(
     chunks: impl IntoIterator<Item = (Allocation, AccessSet)>,
 ) -> Result<Vec<Mapping>> {
     Mapping::run(driver, Place::cut(claim, chunks)).map_err(|undone| undone.error)
-}
-
-fn total_size(allocations: &[Allocation], attempt: impl Fn() -> String) -> Result<usize> {
-    allocations
-        .iter()
-        .try_fold(0_usize, |sum, allocation| {
-            sum.checked_add(allocation.size())
-        })
-        .filter(|&sum| sum <= isize::MAX as usize)
-        .ok_or_else(|| {
-            Error::invalid(
-                attempt(),
-                "the sizes add up to more than there are addresses",
-            )
-        })
-}
-
-/// The granularity of memory that was allocated elsewhere.
-fn location_granularity(device: &Device, location: Location) -> Result<usize> {
-    let prop = vmm_sys::CUmemAllocationProp {
-        type_: vmm_sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: location.to_raw(device),
-        ..Default::default()
-    };
-    device.granularity_of(&prop, false)
 }

@@ -37,9 +37,10 @@ pub struct LayoutRow {
     pub imported: bool,
 }
 
-impl Layout {
-    pub(crate) fn of(buffer: &Buffer) -> Self {
-        let rows = buffer.chunks().map(|chunk| LayoutRow {
+impl Buffer {
+    /// The chunks as a table, to print.
+    pub fn layout(&self) -> Layout {
+        let rows = self.chunks().map(|chunk| LayoutRow {
             offset: chunk.offset,
             size: chunk.size,
             address: chunk.address,
@@ -49,9 +50,9 @@ impl Layout {
         });
         Layout {
             rows: rows.collect(),
-            len: buffer.len(),
-            mapped_len: buffer.mapped_len(),
-            capacity: buffer.capacity(),
+            len: self.len(),
+            mapped_len: self.mapped_len(),
+            capacity: self.capacity(),
         }
     }
 }

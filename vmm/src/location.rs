@@ -4,11 +4,9 @@ use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 use vmm_sys::{
-    CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
+    CUdevice, CUmemAccess_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemLocation,
     CUmemLocationType,
 };
-
-use crate::device::Device;
 
 /// Where physical memory lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,12 +23,11 @@ pub enum Location {
 }
 
 impl Location {
-    pub(crate) fn to_raw(self, device: &Device) -> CUmemLocation {
+    pub(crate) fn to_raw(self, device: CUdevice) -> CUmemLocation {
         match self {
-            Location::Device => CUmemLocation::new(
-                CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                device.handle(),
-            ),
+            Location::Device => {
+                CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device)
+            }
             Location::HostNuma(node) => {
                 CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node)
             }

@@ -1,9 +1,9 @@
 //! What a device says it can do, as far as memory goes.
 
-use vmm_sys::{CUdevice_attribute, CUresult};
+use vmm_sys as sys;
+use vmm_sys::{CUdevice, CUdevice_attribute, CUresult};
 
-use crate::device::Device;
-use crate::error::Result;
+use crate::raw::{self, Call};
 
 /// The attributes of a device that decide how its memory can be allocated and shared.
 ///
@@ -37,9 +37,9 @@ pub struct DeviceProperties {
 }
 
 impl DeviceProperties {
-    pub(crate) fn query(device: &Device) -> Result<Self> {
+    pub(crate) fn query(d: &sys::Driver, device: CUdevice) -> Call<Self> {
         use CUdevice_attribute as A;
-        let value = |attribute| match device.attribute(attribute) {
+        let value = |attribute| match raw::device_attribute(d, device, attribute) {
             Ok(value) => Ok(value),
             // An older driver does not know a newer attribute, so its device lacks the ability.
             Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Ok(0),

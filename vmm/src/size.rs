@@ -18,3 +18,20 @@ pub(crate) fn round_up(
         )),
     }
 }
+
+/// The sum of some sizes.
+pub(crate) fn total(
+    sizes: impl IntoIterator<Item = usize>,
+    attempt: impl FnOnce() -> String,
+) -> Result<usize> {
+    sizes
+        .into_iter()
+        .try_fold(0_usize, usize::checked_add)
+        .filter(|&sum| sum <= isize::MAX as usize)
+        .ok_or_else(|| {
+            Error::invalid(
+                attempt(),
+                "the sizes add up to more than there are addresses",
+            )
+        })
+}

@@ -17,6 +17,18 @@ pub struct Slice {
     len: usize,
 }
 
+impl Buffer {
+    /// A part of the buffer that keeps the whole of its memory alive.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] for a range that is not inside the length.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice> {
+        let (offset, len) = self.resolve(range)?;
+        Ok(Slice::new(self.alias(), offset, len))
+    }
+}
+
 impl Slice {
     pub(crate) fn new(buffer: Buffer, offset: usize, len: usize) -> Self {
         Slice {
