@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use vmm::{Access, Allocator, AllocatorBuilder, ErrorKind, HandleTypes, Location};
+use vmm::{
+    Access, Allocator, AllocatorBuilder, Buffer, ErrorKind, HandleTypes, Location, MapOptions,
+};
 
 use super::{exact, expect_pattern, write_pattern};
 use crate::driver::Choice;
@@ -14,6 +16,7 @@ pub const CASES: &[Case] = cases![
     a_length_that_overflows_is_refused,
     an_empty_buffer_makes_no_driver_call: emulator_only(),
     alignment_is_kept,
+    a_buffer_of_given_allocations_is_shared_as_each_of_them_can,
     the_host_reads_memory_of_its_node_at_the_same_address,
     compression_and_rdma_are_granted_or_refused_in_words,
     a_thousand_grows_and_drops_give_every_byte_back: timeout(120),
@@ -109,6 +112,30 @@ fn an_empty_buffer_makes_no_driver_call(context: &Context) -> Result<(), Failure
     buffer.close()?;
     let calls = crate::emulated::take_trace();
     assert!(calls.is_empty(), "{calls:?}");
+    Ok(())
+}
+
+fn a_buffer_of_given_allocations_is_shared_as_each_of_them_can(
+    context: &Context,
+) -> Result<(), Failure> {
+    let device = context.device()?;
+    let private = Allocator::builder(&device).build()?;
+    let shared = Allocator::builder(&device)
+        .handle_types(HandleTypes::POSIX_FD)
+        .build()?;
+    let size = shared.granularity();
+    let (first, second) = (
+        shared.allocate_unmapped(size)?,
+        shared.allocate_unmapped(size)?,
+    );
+    let options = MapOptions::new(Access::ReadWrite).capacity(3 * size);
+    let buffer = Buffer::from_allocations(&device, vec![first], size, &options)?;
+    assert_eq!(buffer.handle_types(), HandleTypes::POSIX_FD);
+    let longer = buffer.extend(vec![second], 2 * size)?;
+    assert_eq!(longer.handle_types(), HandleTypes::POSIX_FD);
+    let mixed = longer.extend(vec![private.allocate_unmapped(size)?], 3 * size)?;
+    assert!(!mixed.is_shareable(), "one chunk of three cannot be shared");
+    assert!(longer.is_shareable());
     Ok(())
 }
 
