@@ -63,6 +63,11 @@ impl Allocator {
     /// [`ErrorKind::OutOfMemory`], [`ErrorKind::OutOfAddressSpace`], [`ErrorKind::InvalidArgument`]
     /// for a length that overflows when rounded up, [`ErrorKind::NotPermitted`] for fabric handles
     /// without an IMEX channel. Nothing is left behind.
+    ///
+    /// [`ErrorKind::OutOfMemory`]: crate::ErrorKind::OutOfMemory
+    /// [`ErrorKind::OutOfAddressSpace`]: crate::ErrorKind::OutOfAddressSpace
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    /// [`ErrorKind::NotPermitted`]: crate::ErrorKind::NotPermitted
     #[doc(alias = "cuMemCreate")]
     #[doc(alias = "cuMemAlloc")]
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
@@ -118,8 +123,9 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidArgument`] for a length that the allocations do not cover, or an imported
-    /// allocation whose stated size is wrong; those of the driver calls. Nothing is left behind.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a length that the
+    /// allocations do not cover, or an imported allocation whose stated size is wrong; those of the
+    /// driver calls. Nothing is left behind.
     #[doc(alias = "cuMemMap")]
     pub fn from_allocations(
         device: &Device,

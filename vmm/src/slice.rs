@@ -22,7 +22,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] for a range that is not inside the length.
+    /// [`ErrorKind::OutOfBounds`](crate::ErrorKind::OutOfBounds) for a range that is not inside the
+    /// length.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice> {
         let (offset, len) = self.resolve(range)?;
         Ok(Slice::new(self.alias(), offset, len))
