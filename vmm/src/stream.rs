@@ -20,7 +20,17 @@ pub struct Stream(Arc<Inner>);
 struct Inner {
     device: Device,
     raw: RawStream,
-    owned: bool,
+    owner: Owner,
+}
+
+/// Who destroys the stream.
+enum Owner {
+    /// This value, when it goes.
+    Here,
+    /// Somebody else, later than the last use here: the caller has promised it.
+    Elsewhere,
+    /// What is kept here for that long.
+    Kept { _keeper: Box<dyn Send + Sync> },
 }
 
 impl Stream {
@@ -38,7 +48,7 @@ impl Stream {
         Ok(Stream(Arc::new(Inner {
             device: device.clone(),
             raw,
-            owned: true,
+            owner: Owner::Here,
         })))
     }
 
@@ -51,11 +61,31 @@ impl Stream {
     /// recorded it.
     #[expect(unsafe_code, reason = "the caller vouches for the handle")]
     pub unsafe fn from_raw(device: &Device, stream: CUstream) -> Self {
-        let raw = RawStream(stream);
+        Stream::foreign(device, stream, Owner::Elsewhere)
+    }
+
+    /// A stream that `keeper` owns, such as the `Arc` in which a framework holds its stream. The
+    /// keeper is dropped with the last clone of the returned value and the last buffer and copy that
+    /// recorded it, so the stream cannot go too early.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of `device`, and it is not destroyed before `keeper` is dropped.
+    #[expect(unsafe_code, reason = "the caller vouches for the handle")]
+    pub unsafe fn from_raw_kept(
+        device: &Device,
+        stream: CUstream,
+        keeper: impl Send + Sync + 'static,
+    ) -> Self {
+        let _keeper = Box::new(keeper);
+        Stream::foreign(device, stream, Owner::Kept { _keeper })
+    }
+
+    fn foreign(device: &Device, stream: CUstream, owner: Owner) -> Self {
         Stream(Arc::new(Inner {
             device: device.clone(),
-            raw,
-            owned: false,
+            raw: RawStream(stream),
+            owner,
         }))
     }
 
@@ -142,7 +172,7 @@ fn is_capturing(device: &Device, stream: RawStream) -> Result<bool> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.owned || !self.device.driver().in_own_process() {
+        if !matches!(self.owner, Owner::Here) || !self.device.driver().in_own_process() {
             return;
         }
         if let Err(error) = raw::stream_destroy(self.device.sys(), self.raw) {

@@ -1,6 +1,7 @@
 //! Contexts, streams and captures: invariants 8 and 9.
 
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use vmm::sys::{CUcontext, CUgraph, CUstreamCaptureMode, CUstreamCaptureStatus};
 use vmm::{Buffer, Stream};
@@ -14,6 +15,7 @@ pub const CASES: &[Case] = cases![
     invariant_09_a_drop_waits_for_the_recorded_stream,
     invariant_09_a_drop_of_an_alias_waits_for_nothing_of_the_other,
     invariant_09_without_a_recorded_stream_the_default_stream_is_waited_for,
+    invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it,
     invariant_09_a_drop_leaves_a_capture_valid,
 ];
 
@@ -156,6 +158,27 @@ fn invariant_09_without_a_recorded_stream_the_default_stream_is_waited_for(
     drop(buffer);
     default.synchronize()?;
     expect_no_fault(context)
+}
+
+fn invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let owner = Arc::new(Stream::new(&device)?);
+    let kept = Arc::downgrade(&owner);
+    // SAFETY: the keeper owns the stream.
+    let foreign = unsafe { Stream::from_raw_kept(&device, owner.as_raw(), owner) };
+    let mut buffer = allocator.allocate(granularity)?;
+    buffer.set_stream(Some(&foreign));
+    let longer = buffer.grow(2 * granularity)?;
+    drop(foreign);
+    assert!(kept.upgrade().is_some(), "a buffer has recorded it");
+    drop(buffer);
+    assert!(kept.upgrade().is_some(), "the chunk is still mapped");
+    drop(longer);
+    assert!(kept.upgrade().is_none(), "nothing waits for it any more");
+    Ok(())
 }
 
 fn invariant_09_a_drop_leaves_a_capture_valid(context: &Context) -> Result<(), Failure> {
