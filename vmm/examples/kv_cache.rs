@@ -1,6 +1,6 @@
 //! A key-value cache that grows without moving: 64 GiB of address space, 2 MiB of it mapped at first.
 //!
-//! `cargo run --release -p vmm --example kv_cache -- [--driver cuda|emulator] [--up-to MIB]`
+//! `cargo run --release -p vmm --example kv_cache -- [--driver auto|cuda|emulator] [--up-to MIB]`
 
 use std::error::Error;
 
@@ -66,24 +66,35 @@ fn mib(buffer: &Buffer) -> usize {
     buffer.mapped_len() >> 20
 }
 
+const USAGE: &str = "usage: kv_cache [--driver auto|cuda|emulator] [--up-to MIB]";
+
 fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
     let mut driver = None;
     let mut up_to = 256;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        match (word.as_str(), words.next()) {
-            ("--driver", Some(name)) if name == "emulator" => {
-                driver = Some(Driver::new(vmm_emulator::driver()?)?);
-            }
-            ("--driver", Some(name)) if name == "cuda" => driver = Some(Driver::load()?),
+        if word == "--help" || word == "-h" {
+            println!("{USAGE}");
+            std::process::exit(0);
+        }
+        match (word.as_str(), words.next().as_deref()) {
+            ("--driver", Some("emulator")) => driver = Some(emulator()?),
+            ("--driver", Some("cuda")) => driver = Some(Driver::load()?),
+            ("--driver", Some("auto")) => driver = None,
             ("--up-to", Some(number)) => up_to = number.parse()?,
-            _ => return Err("usage: kv_cache [--driver cuda|emulator] [--up-to MIB]".into()),
+            _ => return Err(USAGE.into()),
         }
     }
     let driver = match driver {
         Some(driver) => driver,
-        // By name or not at all: an emulator that nobody asked for proves nothing of a GPU.
-        None => Driver::load().map_err(|error| format!("{error} (or say --driver emulator)"))?,
+        None => Driver::load().or_else(|error| {
+            eprintln!("no GPU is used ({error})");
+            emulator()
+        })?,
     };
     Ok((driver, up_to << 20))
+}
+
+fn emulator() -> Result<Driver, Box<dyn Error>> {
+    Ok(Driver::new(vmm_emulator::driver()?)?)
 }

@@ -81,6 +81,8 @@ mod copy;
 mod create;
 mod device;
 mod device_state;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 mod driver;
 mod error;
 mod free_list;
@@ -101,6 +103,8 @@ mod slice;
 mod stream;
 mod uuid;
 
+#[cfg(feature = "dlpack")]
+pub use dlpark;
 pub use vmm_sys as sys;
 
 pub use crate::allocation::{Allocation, FabricHandle};

@@ -32,6 +32,7 @@ pub fn make(shell: &Shell, directory: &Path) -> Result {
         let (source, is_binary) = match program {
             Program::Bin { name, .. } => (built.join(name), true),
             Program::Example { name, .. } => (built.join("examples").join(name), true),
+            Program::Library { file, .. } => (built.join(file), true),
             Program::C { name, .. } => (directory.join(name), true),
             Program::File(path) => (root().join(path), false),
         };
@@ -73,7 +74,9 @@ fn build(shell: &Shell) -> Result {
     let mut packages: Vec<&str> = PROGRAMS
         .iter()
         .filter_map(|program| match program {
-            Program::Bin { package, .. } | Program::Example { package, .. } => Some(*package),
+            Program::Bin { package, .. }
+            | Program::Example { package, .. }
+            | Program::Library { package, .. } => Some(*package),
             Program::C { .. } | Program::File(_) => None,
         })
         .collect();
@@ -89,6 +92,7 @@ fn build(shell: &Shell) -> Result {
                 Program::Example { package: p, name } if *p == package => {
                     targets.extend(["--example", name]);
                 }
+                Program::Library { package: p, .. } if *p == package => targets.push("--lib"),
                 _ => {}
             }
         }

@@ -115,7 +115,7 @@ fn features(sh: &Shell) -> Result {
     .run()?;
     let combinations: &[(&str, &[&str])] = &[
         ("vmm-sys", &[""]),
-        ("vmm", &["", "tracing"]),
+        ("vmm", &["", "dlpack", "tracing", "dlpack,tracing"]),
         ("vmm-ipc", &["", "doctor"]),
     ];
     for (package, features) in combinations {

@@ -65,6 +65,8 @@ pub fn build(mut parser: Parser) -> Result {
         let _path = shell.push_env("LD_LIBRARY_PATH", &directory);
         check_python(&shell, &target)?;
         check_c(&shell, &target, &library)?;
+        check_cudarc(&shell)?;
+        check_dlpack(&shell, &target)?;
     }
     println!("{}", directory.display());
     Ok(())
@@ -156,6 +158,46 @@ fn attach_to_holder(shell: &Shell, target: &Path, library: &Path, attach: &Path)
     holder.wait()?;
     listening.transpose()?;
     Ok(result?)
+}
+
+/// cudarc, beside the crate in one process. A kernel must be refused, not pretended.
+fn check_cudarc(shell: &Shell) -> Result {
+    let run = [
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "vmm-example-cudarc",
+    ];
+    cmd!(shell, "cargo {run...} -- --copies-only").run()?;
+    let refused = cmd!(shell, "cargo {run...}").ignore_status().output()?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    if refused.status.success() || !said.contains("CUDA_ERROR_NOT_SUPPORTED") {
+        return Err(format!("a kernel on the emulator: {said}").into());
+    }
+    Ok(())
+}
+
+/// A buffer in host memory as an array of NumPy's.
+fn check_dlpack(shell: &Shell, target: &Path) -> Result {
+    let python = target.join("python/bin/python");
+    cmd!(
+        shell,
+        "{python} -m pip install --quiet --disable-pip-version-check numpy"
+    )
+    .run()?;
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-example-dlpack"
+    )
+    .run()?;
+    let library = target.join("release/libvmm_example_dlpack.so");
+    cmd!(
+        shell,
+        "{python} examples/dlpack/consumer.py {library} numpy"
+    )
+    .run()?;
+    Ok(())
 }
 
 /// Asks the emulator the questions of a recording and prints the cases that differ.

@@ -14,6 +14,11 @@ pub enum Program {
         package: &'static str,
         name: &'static str,
     },
+    /// The shared library of a package of the workspace, by its file name.
+    Library {
+        package: &'static str,
+        file: &'static str,
+    },
     /// One C file of `tests/baseline`, compiled with `cc`.
     C {
         source: &'static str,
@@ -52,6 +57,10 @@ pub const PROGRAMS: &[Program] = &[
         package: "vmm",
         name: "kv_cache",
     },
+    Program::Bin {
+        package: "vmm-example-cudarc",
+        name: "vmm-example-cudarc",
+    },
     Program::Example {
         package: "vmm-ipc",
         name: "share",
@@ -77,6 +86,11 @@ pub const PROGRAMS: &[Program] = &[
         name: "python_peer",
     },
     Program::File("tests/python/share_with_rust.py"),
+    Program::Library {
+        package: "vmm-example-dlpack",
+        file: "libvmm_example_dlpack.so",
+    },
+    Program::File("examples/dlpack/consumer.py"),
     Program::File("python/vmm_ipc.py"),
     Program::Bin {
         package: "vmm-recording",
@@ -121,6 +135,12 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 60,
         command: "./kv_cache --driver cuda --up-to 2048",
+    },
+    Part {
+        name: "cudarc",
+        quick: true,
+        seconds: 60,
+        command: "./vmm-example-cudarc",
     },
     Part {
         name: "share",
@@ -170,6 +190,13 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 240,
         command: "./python_peer --driver cuda --peer share_with_rust.py --torch",
+    },
+    // Fails where PyTorch is absent.
+    Part {
+        name: "dlpack",
+        quick: true,
+        seconds: 120,
+        command: "python3 consumer.py ./libvmm_example_dlpack.so torch",
     },
     Part {
         name: "suite",

@@ -5,6 +5,7 @@
 
 mod allocator;
 mod bounds;
+mod dlpack;
 mod grow;
 mod lifetime;
 mod model;
@@ -22,6 +23,7 @@ pub fn cases() -> Vec<Case> {
     let lists: &[&[Case]] = &[
         allocator::CASES,
         bounds::CASES,
+        dlpack::CASES,
         grow::CASES,
         lifetime::CASES,
         model::CASES,
