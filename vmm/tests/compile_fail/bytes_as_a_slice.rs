@@ -1,7 +1,7 @@
 //! Device memory is never a Rust reference.
 
 fn bytes(buffer: &vmm::Buffer) -> &[u8] {
-    buffer
+    buffer //~ E0308
 }
 
 fn main() {}

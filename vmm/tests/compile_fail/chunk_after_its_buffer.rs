@@ -1,7 +1,7 @@
 //! A chunk is a view of a buffer, and cannot outlive it.
 
 fn last(buffer: vmm::Buffer) -> Option<vmm::Chunk<'static>> {
-    buffer.chunks().last()
+    buffer.chunks().last() //~ E0515
 }
 
 fn main() {}

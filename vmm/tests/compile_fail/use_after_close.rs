@@ -2,7 +2,7 @@
 
 fn touch(buffer: vmm::Buffer) {
     let _ = buffer.close();
-    let _ = buffer.close();
+    let _ = buffer.close(); //~ E0382
 }
 
 fn main() {}
