@@ -16,6 +16,12 @@ use common::{Choice, Error, PATIENCE};
 use vmm::Driver;
 use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Importer, Listener, PeerPolicy};
 
+const USAGE: &str = "usage: containers holder PATH DRIVER [UID] | containers worker PATH DRIVER
+
+  holder  serves workers at PATH, of its own user or of UID, until it is killed
+  worker  attaches, checks every byte, and ends
+  DRIVER  cuda, emulator, auto, or a path that contains a slash";
+
 /// Stands for what the holder holds.
 const CONTENTS: u64 = 0x636f_6e74;
 
@@ -31,9 +37,11 @@ fn main() -> ExitCode {
             holder(&d, path, PeerPolicy::User(uid))
         }),
         ["worker", path, driver] => open(driver).and_then(|d| worker(&d, path)),
-        _ => {
-            Err("usage: containers holder PATH DRIVER [UID] | containers worker PATH DRIVER".into())
+        ["-h" | "--help"] => {
+            println!("{USAGE}");
+            Ok(())
         }
+        _ => Err(USAGE.into()),
     })
 }
 

@@ -3,13 +3,24 @@
 //! `cargo run --release -p vmm --example kv_cache -- [--driver auto|cuda|emulator] [--up-to MIB]`
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use vmm::{Allocator, Buffer, ChunkPolicy, Driver};
 
 /// One token's keys and values, in bytes: what a cache grows by.
 const TOKEN: usize = 128 << 10;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let (driver, up_to) = arguments()?;
     let device = driver.device(0)?;
     let kind = if driver.is_emulator() {
@@ -70,7 +81,7 @@ const USAGE: &str = "usage: kv_cache [--driver auto|cuda|emulator] [--up-to MIB]
 
 fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
     let mut driver = None;
-    let mut up_to = 256;
+    let mut up_to = 256_usize;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         if word == "--help" || word == "-h" {
@@ -81,7 +92,10 @@ fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
             ("--driver", Some("emulator")) => driver = Some(emulator()?),
             ("--driver", Some("cuda")) => driver = Some(Driver::load()?),
             ("--driver", Some("auto")) => driver = None,
-            ("--up-to", Some(number)) => up_to = number.parse()?,
+            ("--up-to", Some(number)) => {
+                let number = number.parse();
+                up_to = number.map_err(|_| "--up-to takes a whole number of MiB")?;
+            }
             _ => return Err(USAGE.into()),
         }
     }
@@ -92,7 +106,8 @@ fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
             emulator()
         })?,
     };
-    Ok((driver, up_to << 20))
+    let bytes = up_to.checked_mul(1 << 20).ok_or("--up-to: too many MiB")?;
+    Ok((driver, bytes))
 }
 
 fn emulator() -> Result<Driver, Box<dyn Error>> {

@@ -10,6 +10,7 @@
 mod array;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use cudarc::driver::{
@@ -21,12 +22,25 @@ use crate::array::Array;
 
 const ADD_ONE: &str = include_str!("add_one.ptx");
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
     let with_kernel = match std::env::args().nth(1).as_deref() {
         None => true,
         Some("--copies-only") => false,
-        Some(_) => return Err("usage: vmm-example-cudarc [--copies-only]".into()),
+        Some(_) => {
+            eprintln!("usage: vmm-example-cudarc [--copies-only]");
+            return ExitCode::from(2);
+        }
     };
+    match run(with_kernel) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(with_kernel: bool) -> Result<(), Box<dyn Error>> {
     let driver = vmm::Driver::load()?;
     let device = driver.device(0)?;
     let stream = CudaContext::new(0)?.new_stream()?;
