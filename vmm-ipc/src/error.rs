@@ -105,7 +105,6 @@ impl Error {
                 ),
             ),
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => (ErrorKind::Hangup, None),
-            Errno::CONNREFUSED | Errno::NOENT => (ErrorKind::Hangup, Some("nobody listens there")),
             _ => (ErrorKind::System, None),
         };
         let error = Self::from_parts(kind, attempt.into(), Cause::Os(errno));

@@ -199,7 +199,8 @@ fn a_listener_at_a_path_of_the_callers_leaves_alone_what_it_did_not_make() {
     let folder_path = folder.path().parent().unwrap().to_owned();
     let path = folder_path.join("mine");
     let listener = Listener::bind(&path, PeerPolicy::SameUser).unwrap();
-    assert!(Listener::bind(&path, PeerPolicy::SameUser).is_err());
+    let taken = Listener::bind(&path, PeerPolicy::SameUser).unwrap_err();
+    assert!(taken.to_string().contains("remove the file"), "{taken}");
     assert!(
         path.exists(),
         "the socket of the one that is there was removed"
@@ -210,8 +211,14 @@ fn a_listener_at_a_path_of_the_callers_leaves_alone_what_it_did_not_make() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "another's");
     std::fs::remove_file(&path).unwrap();
     let long = folder_path.join("x".repeat(200));
-    let error = Listener::bind(long, PeerPolicy::SameUser).unwrap_err();
+    let nowhere = Listener::bind(path.join("no/such"), PeerPolicy::SameUser).unwrap_err();
+    assert_eq!(nowhere.kind(), ErrorKind::System);
+    let error = Listener::bind(&long, PeerPolicy::SameUser).unwrap_err();
     assert!(error.to_string().contains("107 bytes"), "{error}");
+    let error = Channel::connect(long).unwrap_err();
+    assert!(error.to_string().contains("107 bytes"), "{error}");
+    let error = Channel::connect(path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Hangup, "{error}");
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{Channel, Deadline, PeerPolicy};
+use super::{Channel, Deadline, PeerPolicy, address_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A listening socket at a path in the file system.
@@ -71,18 +71,27 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::System`], as where something is there already.
+    /// [`ErrorKind::System`], as where something is there already: a listener that is dropped removes
+    /// its socket, a process that is killed leaves it behind.
     pub fn bind(path: impl AsRef<Path>, policy: PeerPolicy) -> Result<Self> {
         let path = path.as_ref();
         let attempt = || format!("listening at {}", path.display());
-        let address = SocketAddrUnix::new(path).map_err(|errno| {
-            Error::os(attempt(), errno).advise("a socket's path has at most 107 bytes")
-        })?;
+        let address = address_of(path, attempt)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(|errno| Error::os(attempt(), errno))?;
-        rustix::net::bind(&socket, &address).map_err(|errno| Error::os(attempt(), errno))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| {
+            let error = Error::os(attempt(), errno);
+            match errno {
+                Errno::ADDRINUSE => error.advise(
+                    "another process listens there, or one that was killed left the socket \
+                     behind: in that case remove the file",
+                ),
+                Errno::NOENT => error.advise("create the folder first"),
+                _ => error,
+            }
+        })?;
         let file = match std::fs::symlink_metadata(path) {
             Ok(file) if file.file_type().is_socket() => (file.dev(), file.ino()),
             _ => {

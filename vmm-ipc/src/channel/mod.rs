@@ -71,7 +71,7 @@ impl Channel {
     pub fn connect_with(path: impl AsRef<Path>, policy: PeerPolicy) -> Result<Self> {
         let path = path.as_ref();
         let attempt = || format!("connecting to {}", path.display());
-        let address = SocketAddrUnix::new(path).map_err(|errno| Error::os(attempt(), errno))?;
+        let address = address_of(path, attempt)?;
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -90,6 +90,17 @@ impl Channel {
                     let reason =
                         "many others wait for the same listener, and it did not accept in time";
                     return Err(Error::new(ErrorKind::Timeout, attempt(), reason));
+                }
+                Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                    let reason = "nobody listens there";
+                    return Err(Error::new(ErrorKind::Hangup, attempt(), reason)
+                        .advise("start the process that listens first, and name the same path"));
+                }
+                Err(errno @ Errno::PROTOTYPE) => {
+                    return Err(Error::os(attempt(), errno).advise(
+                        "what listens there is no `Listener`: connect in its own way, and give \
+                         the socket to `Channel::from_fd`",
+                    ));
                 }
                 Err(errno) => return Err(Error::os(attempt(), errno)),
             }
@@ -307,4 +318,15 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The address of a socket at `path`.
+fn address_of(path: &Path, attempt: impl Fn() -> String) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|errno| {
+        let error = Error::os(attempt(), errno);
+        match errno {
+            Errno::NAMETOOLONG => error.advise("a socket's path has at most 107 bytes"),
+            _ => error,
+        }
+    })
 }
