@@ -28,7 +28,7 @@ api! {
     }
 
     fn cuMemcpyDtoD as "cuMemcpyDtoD"(to: DevicePtr, from: DevicePtr, len: usize) |core| {
-        now(core, between(to, from, len), None)
+        soon(core, "cuMemcpyDtoD", between(to, from, len))
     }
 
     fn cuMemcpy as "cuMemcpy"(to: DevicePtr, from: DevicePtr, len: usize) |core| {
@@ -39,7 +39,7 @@ api! {
     fn cuMemcpyPeer as "cuMemcpyPeer"(to: DevicePtr, to_context: u64, from: DevicePtr, from_context: u64, len: usize) |core| {
         core.contexts.get(to_context)?;
         core.contexts.get(from_context)?;
-        now(core, between(to, from, len), None)
+        soon(core, "cuMemcpyPeer", between(to, from, len))
     }
 
     fn cuMemcpyHtoDAsync as "cuMemcpyHtoDAsync"(to: DevicePtr, from: In<c_void>, len: usize, stream: u64) |core| {
@@ -68,15 +68,15 @@ api! {
     }
 
     fn cuMemsetD8 as "cuMemsetD8"(to: DevicePtr, value: c_uchar, count: usize) |core| {
-        now(core, fill(to, &[value], count)?, None)
+        soon(core, "cuMemsetD8", fill(to, &[value], count)?)
     }
 
     fn cuMemsetD16 as "cuMemsetD16"(to: DevicePtr, value: c_ushort, count: usize) |core| {
-        now(core, fill(to, &value.to_ne_bytes(), count)?, None)
+        soon(core, "cuMemsetD16", fill(to, &value.to_ne_bytes(), count)?)
     }
 
     fn cuMemsetD32 as "cuMemsetD32"(to: DevicePtr, value: c_uint, count: usize) |core| {
-        now(core, fill(to, &value.to_ne_bytes(), count)?, None)
+        soon(core, "cuMemsetD32", fill(to, &value.to_ne_bytes(), count)?)
     }
 
     fn cuMemsetD8Async as "cuMemsetD8Async"(to: DevicePtr, value: c_uchar, count: usize, stream: u64) |core| {
@@ -206,6 +206,24 @@ fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
     work.perform(&core.space)
 }
 
+/// What only touches device memory is queued on the legacy stream: the call does not wait for it,
+/// although its name does not say so. Memory of the host is waited for.
+fn soon(mut core: Locked, function: &str, action: Action) -> Result {
+    let (context, location) = core.current()?;
+    let work = Work {
+        context,
+        location,
+        action,
+    };
+    if core.is_in_host_memory(&work) {
+        return now(core, work.action, None);
+    }
+    let stream = core.stream(0)?;
+    core.no_capture_on(stream)?;
+    core.usable(context)?;
+    later(core, function, work.action, 0)
+}
+
 fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Result {
     // A stream brings its context along; only the default streams need a current one.
     let stream = core.stream(stream)?;
@@ -255,6 +273,21 @@ pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
 }
 
 impl crate::core::Core {
+    /// Whether what a copy or fill writes to is memory of the host at a device address.
+    fn is_in_host_memory(&self, work: &Work) -> bool {
+        let target = match &work.action {
+            Action::Copy {
+                to: Side::Device(to),
+                ..
+            }
+            | Action::Fill { to, .. } => *to,
+            _ => return false,
+        };
+        self.space.at(target).is_some_and(|(_, mapping)| {
+            mapping.physical.record.location.kind != MemLocation::DEVICE
+        })
+    }
+
     /// Whether a copy's host side is memory that `cuMemAllocHost` and the like know.
     fn is_pinned_target(&self, work: &Work) -> bool {
         let Some(address) = work.host_target() else {
