@@ -201,7 +201,9 @@ impl Buffer {
     /// Record the stream whose work is finished before the memory is unmapped, and on which copies
     /// run. `None` (the default) is the device's default stream.
     ///
-    /// What was submitted on the stream recorded before is waited for as well.
+    /// What was submitted on the stream recorded before is waited for as well, and so is what this
+    /// crate's copies and fills put on the default stream. A kernel of the caller's on the default
+    /// stream is waited for only while no stream is recorded.
     pub fn set_stream(&mut self, stream: Option<&Stream>) {
         // Only where a stream was used: by default nothing may ever have run.
         if let Some(before) = self.stream.take() {

@@ -46,7 +46,12 @@ impl Buffer {
         let attempt = format_args_for("writing", from.len(), offset);
         let (device, on) = self.host_copy_on(&attempt)?;
         let _current = Current::enter(device)?;
-        raw::copy_from_host(device.sys(), on, span, from).attempt(attempt)
+        let result = raw::copy_from_host(device.sys(), on, span, from).attempt(attempt);
+        if self.stream.is_none() {
+            // The driver may return when it has taken the bytes, before they are there.
+            self.note(After::Default(device.clone()));
+        }
+        result
     }
 
     /// Copy values of a plain type from byte `offset` on, and wait for them.
@@ -96,7 +101,6 @@ impl Buffer {
     /// As [`Buffer::fill`].
     #[doc(alias = "cuMemsetD8Async")]
     pub fn fill_on(&self, stream: &Stream, offset: usize, len: usize, value: u8) -> Result<()> {
-        self.note(After::Stream(stream.clone()));
         self.fill_via(Some(stream), offset, len, value)
     }
 
@@ -130,8 +134,6 @@ impl Buffer {
         to_offset: usize,
         len: usize,
     ) -> Result<()> {
-        self.note(After::Stream(stream.clone()));
-        to.note(After::Stream(stream.clone()));
         self.copy_via(Some(stream), offset, to, to_offset, len)
     }
 
@@ -148,7 +150,9 @@ impl Buffer {
         }
         let (device, on) = self.runner(stream);
         let _current = Current::enter(device)?;
-        raw::fill(device.sys(), on, span, value).attempt(format_args_for("filling", len, offset))
+        let result = raw::fill(device.sys(), on, span, value);
+        self.note(submitted(stream, device));
+        result.attempt(format_args_for("filling", len, offset))
     }
 
     fn copy_via(
@@ -159,13 +163,16 @@ impl Buffer {
         to_offset: usize,
         len: usize,
     ) -> Result<()> {
-        let (from, to) = (self.span(offset, len)?, to.span(to_offset, len)?);
+        let (from, onto) = (self.span(offset, len)?, to.span(to_offset, len)?);
         if len == 0 {
             return Ok(());
         }
         let (device, on) = self.runner(stream);
         let _current = Current::enter(device)?;
-        raw::copy(device.sys(), on, to, from).attempt(format_args_for("copying", len, offset))
+        let result = raw::copy(device.sys(), on, onto, from);
+        self.note(submitted(stream, device));
+        to.note(submitted(stream, device));
+        result.attempt(format_args_for("copying", len, offset))
     }
 
     /// Whose context work is submitted in, and where it runs. A stream may be another device's, which
@@ -205,6 +212,17 @@ impl Buffer {
                 align_of::<T>()
             ),
         ))
+    }
+}
+
+/// What a release has to wait for after work was submitted. It is noted after the call: the buffers
+/// are borrowed until then, and a note made earlier could be waited for, and forgotten, before the
+/// work is there. It is noted where the call failed, too, since the driver answers for earlier work
+/// as well.
+fn submitted(stream: Option<&Stream>, device: &Device) -> After {
+    match stream {
+        Some(stream) => After::Stream(stream.clone()),
+        None => After::Default(device.clone()),
     }
 }
 

@@ -15,6 +15,7 @@ pub const CASES: &[Case] = cases![
     invariant_09_a_drop_waits_for_the_recorded_stream,
     invariant_09_a_drop_of_an_alias_waits_for_nothing_of_the_other,
     invariant_09_without_a_recorded_stream_the_default_stream_is_waited_for,
+    invariant_09_work_on_the_default_stream_is_waited_for_after_another_was_recorded,
     invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it,
     invariant_09_a_drop_leaves_a_capture_valid,
 ];
@@ -158,6 +159,36 @@ fn invariant_09_without_a_recorded_stream_the_default_stream_is_waited_for(
     drop(buffer);
     default.synchronize()?;
     expect_no_fault(context)
+}
+
+fn invariant_09_work_on_the_default_stream_is_waited_for_after_another_was_recorded(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let stream = Stream::new(&context.device()?)?;
+    let len = large(context, granularity)?;
+    let source = allocator.allocate(len)?;
+    let emulated = context.driver()?.is_emulator();
+    if emulated {
+        for call in ["cuMemsetD8", "cuMemcpyDtoD"] {
+            emulated::set_latency(call, std::time::Duration::from_millis(50));
+        }
+    }
+    let rounds = if emulated { 1 } else { (200 << 30) / len };
+    for filled in [true, false] {
+        let mut buffer = allocator.allocate(len)?;
+        for _ in 0..rounds {
+            match filled {
+                true => buffer.fill(0, len, 0x42)?,
+                false => source.copy_to(0, &buffer, 0, len)?,
+            }
+        }
+        buffer.set_stream(Some(&stream));
+        drop(buffer);
+        context.device()?.memory_info()?;
+        expect_no_fault(context)?;
+    }
+    Ok(())
 }
 
 fn invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it(
