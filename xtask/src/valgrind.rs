@@ -1,24 +1,44 @@
-//! `cargo xtask ci valgrind`: cases of the suite under valgrind, on the emulator. An invalid access or
-//! a definite leak fails.
+//! `cargo xtask ci valgrind`: the suite under valgrind, on the emulator, each case by itself. An
+//! invalid access or a definite leak fails.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
 
 use xshell::{Shell, cmd};
 
 use crate::Result;
 
-/// Cases that between them make, grow, move, alias, copy, sleep, share, import, relay and fail.
-const CASES: &[&str] = &[
-    "vmm::grow::invariant_05_growing_moved_keeps_the_bytes_and_both_alias",
-    "vmm::grow::invariant_05_shrink_then_grow_uses_the_same_addresses",
-    "vmm::lifetime::invariant_02_memory_goes_with_the_last_alias",
-    "vmm::order::invariant_09_a_drop_leaves_a_capture_valid",
-    "vmm::sleep::what_was_in_a_buffer_is_back_after_the_sleep",
-    "vmm::sleep::a_buffer_with_aliases_says_so_and_does_not_sleep",
-    "vmm::rollback::invariant_03_running_out_of_memory_in_the_middle_leaves_everything_as_it_was",
-    "ipc::round_trip::a_buffer_that_grew_arrives_as_one_range",
-    "ipc::growth::updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works",
-    "ipc::relay::a_buffer_goes_from_the_first_to_the_last_of_three_with_the_first_gone",
-    "conformance::share::importing_in_the_same_process_aliases_the_bytes",
-    "conformance::refusals::an_fd_that_is_not_the_drivers_is_refused",
+/// Cases that cannot run under valgrind, or prove nothing there, with the reason.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("conformance::model::", "minutes"),
+    ("vmm::model::", "minutes"),
+    (
+        "conformance::share::three_hundred_chunks_are_one_range_there",
+        "its peer waits by the clock",
+    ),
+    (
+        "ipc::hostile_handles::what_does_not_fit_the_limit_of_open_files_never_stays_open",
+        "valgrind takes numbers of open files for itself",
+    ),
+    (
+        "vmm::lifetime::invariant_01_addresses_are_freed_when_their_buffer_goes",
+        "reserves more than valgrind's address space has",
+    ),
+    // The driver refuses to unmap there, and what it keeps mapped is kept for ever on purpose.
+    (
+        "vmm::lifetime::invariant_11_close_returns",
+        "leaks on purpose",
+    ),
+    (
+        "vmm::lifetime::invariant_11_a_failing_drop",
+        "leaks on purpose",
+    ),
+    (
+        "vmm::lifetime::invariant_11_a_panicking_hook",
+        "leaks on purpose",
+    ),
 ];
 
 pub fn check(shell: &Shell) -> Result {
@@ -29,23 +49,66 @@ pub fn check(shell: &Shell) -> Result {
     .run()?;
     let program = crate::bundle::target_directory(shell)?.join("debug/vmm-suite");
     let known = cmd!(shell, "{program} --list").ignore_stderr().read()?;
-    for case in CASES {
-        if !known
-            .lines()
-            .any(|line| line.starts_with(&format!("{case}:")))
-        {
-            return Err(format!("the suite has no case {case}").into());
+    let known: Vec<&str> = known
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .collect();
+    for (start, _) in LEFT_OUT {
+        if !known.iter().any(|case| case.starts_with(start)) {
+            return Err(format!("the suite has no case {start}, which is left out").into());
         }
-        cmd!(
-            shell,
-            "valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite
-             --errors-for-leak-kinds=definite {program} --case {case} emulator"
-        )
-        .run()?;
+    }
+    let left_out = |case: &str| LEFT_OUT.iter().any(|(start, _)| case.starts_with(start));
+    let cases: Vec<&str> = known
+        .iter()
+        .copied()
+        .filter(|case| !left_out(case))
+        .collect();
+
+    let next = Mutex::new(cases.iter());
+    let failed = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let take = || next.lock().map(|mut next| next.next().copied());
+                while let Ok(Some(case)) = take() {
+                    if let Err(error) = run(&program, case)
+                        && let Ok(mut failed) = failed.lock()
+                    {
+                        failed.push(format!("{case}: {error}"));
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().map_err(|_| "a thread panicked")?;
+    if !failed.is_empty() {
+        return Err(failed.join("\n").into());
     }
     println!(
-        "{} cases under valgrind: no error, no definite leak",
-        CASES.len()
+        "{} cases under valgrind in {:.0} s: no error, no definite leak; {} left out",
+        cases.len(),
+        began.elapsed().as_secs_f64(),
+        known.len() - cases.len()
     );
     Ok(())
+}
+
+fn run(program: &Path, case: &str) -> Result {
+    let output = Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        .args([
+            "--show-leak-kinds=definite",
+            "--errors-for-leak-kinds=definite",
+        ])
+        .arg(program)
+        .args(["--case", case, "emulator"])
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}\n{said}", output.status).into())
 }
