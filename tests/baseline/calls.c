@@ -1,8 +1,9 @@
 /* What a share is made of: each driver call and each message of one, timed by itself.
  *
- * ./calls CHUNKS SIZE ROUNDS [held] prints the median of each step in microseconds, for the exporter and
- * for the importer (a process of its own). One export stays alive throughout, as in best.c; with
- * "held" each process also keeps 2 MiB of other memory mapped, far from what is timed. */
+ * ./calls CHUNKS SIZE ROUNDS [held] [PAUSE] prints the median of each step in microseconds, for the
+ * exporter and for the importer (a process of its own). One export stays alive throughout, as in
+ * best.c; with "held" each process also keeps 2 MiB of other memory mapped, far from what is timed.
+ * Before each round both do nothing for PAUSE milliseconds. */
 #define KEEP 1
 #include "driver.h"
 #include "link.h"
@@ -104,14 +105,20 @@ static int importer(int link) {
 
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "importer") == 0) return importer(atoi(argv[2]));
-    if (argc != 4 && argc != 5) {
-        fprintf(stderr, "usage: calls CHUNKS SIZE ROUNDS [held]\n");
+    if (argc < 4 || argc > 6) {
+        fprintf(stderr, "usage: calls CHUNKS SIZE ROUNDS [held] [PAUSE]\n");
         return 2;
     }
     int count = atoi(argv[1]), rounds = atoi(argv[3]);
     size_t size = strtoull(argv[2], NULL, 10);
     if (count < 1 || count > MOST_CHUNKS) return 2;
-    if (argc == 5) setenv("CALLS_HELD", "1", 1);
+    int pause = 0;
+    for (int i = 4; i < argc; i++) {
+        if (strcmp(argv[i], "held") == 0)
+            setenv("CALLS_HELD", "1", 1);
+        else
+            pause = atoi(argv[i]);
+    }
     int link = start_importer("/proc/self/exe");
     load_driver();
     hold();
@@ -125,6 +132,7 @@ int main(int argc, char **argv) {
     export_fd(anchor);
     for (int round = 0; round < rounds; round++) {
         CUdeviceptr base;
+        usleep(pause * 1000);
         STEP("reserve", CHECK(cuMemAddressReserve(&base, count * size, 0, 0, 0)));
         STEP("create, all chunks",
              for (int i = 0; i < count; i++) CHECK(cuMemCreate(&handles[i], size, &prop, 0)));

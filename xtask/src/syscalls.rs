@@ -10,9 +10,10 @@ use crate::{Result, root};
 const ROUNDS: usize = 10;
 const CHUNKS: usize = 64;
 
-/// A round is a first share, a second share, a grow with its update, and two retirements. Its messages:
-/// offer, handles, accepted; the same again; update, handles, accepted; and twice two retirements.
-const SENDS: usize = 3 + 3 + 3 + 4;
+/// A round is a first share, a second share, two grows with their updates, and two retirements. Its
+/// messages: offer, handles, accepted; the same again; twice update, handles, accepted; and twice two
+/// retirements.
+const SENDS: usize = 3 + 3 + 2 * 3 + 4;
 
 /// The calls that receive and wait may find that nothing is there yet, once or twice a message.
 const MOST_RECEIVES: usize = 2 * SENDS;

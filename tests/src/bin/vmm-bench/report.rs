@@ -21,6 +21,7 @@ const STEPS: &[(&str, &str)] = &[
     ("first", "first share"),
     ("second", "second share"),
     ("grow", "grow by 2 MiB"),
+    ("grow_again", "grow by 2 MiB, once more at once"),
     ("importer_teardown", "teardown, importer"),
     ("teardown", "teardown, exporter"),
 ];
