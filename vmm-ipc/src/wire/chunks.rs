@@ -90,6 +90,14 @@ pub(super) struct ChunkList {
 }
 
 impl ChunkList {
+    /// How the memory travels, where the handles are here if they can be.
+    pub(super) fn handle_kind(&self) -> HandleKind {
+        match self.fabric.is_empty() {
+            true => HandleKind::PosixFd,
+            false => HandleKind::Fabric,
+        }
+    }
+
     /// `count` chunks, which have to be all that is left of the input.
     pub(super) fn decode(
         reader: &mut Reader<'_>,

@@ -13,6 +13,7 @@ mod error;
 mod frame;
 #[cfg(test)]
 mod golden;
+mod head;
 mod message;
 mod update;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::bytes::Reader;
 use super::chunks::ChunkList;
-use super::{BufferId, HandleKind, VERSION, WireError};
+use super::{BufferId, HandleKind, WireError, head};
 
 const MAGIC: [u8; 4] = *b"VMMU";
 /// Bytes before the chunk sizes.
@@ -41,12 +41,8 @@ impl Update {
         sizes: Vec<u64>,
         fabric: Vec<[u8; HandleKind::FABRIC_LEN]>,
     ) -> Result<Self, WireError> {
-        let handle_kind = if fabric.is_empty() {
-            HandleKind::PosixFd
-        } else {
-            HandleKind::Fabric
-        };
-        Self::check(fields, handle_kind, ChunkList { sizes, fabric })
+        let chunks = ChunkList { sizes, fabric };
+        Self::check(fields, chunks.handle_kind(), chunks)
     }
 
     fn check(
@@ -103,22 +99,7 @@ impl Update {
     /// Says what is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let reader = &mut Reader::new(bytes);
-        if reader.array()? != MAGIC {
-            return Err(WireError::Magic);
-        }
-        let version = reader.u16()?;
-        if version != VERSION {
-            return Err(WireError::Version { found: version });
-        }
-        reader.reserved::<2>("the flags field of an update")?;
-        let stated = reader.u32()?;
-        if stated as usize != bytes.len() {
-            return Err(WireError::Length {
-                stated: stated.into(),
-                actual: bytes.len() as u64,
-            });
-        }
-        let count = reader.u32()?;
+        let count = head::decode(reader, bytes.len(), MAGIC, "the flags field of an update")?;
         let id = BufferId(reader.array()?);
         let generation = reader.u64()?;
         let first_chunk = reader.u32()?;
@@ -141,12 +122,7 @@ impl Update {
     /// The bytes: one string for each value, and [`Update::decode`] gives the value back.
     pub fn encode(&self) -> Vec<u8> {
         let len = HEADER + self.chunks.sizes.len() * self.handle_kind.chunk_len();
-        let mut to = Vec::with_capacity(len);
-        to.extend_from_slice(&MAGIC);
-        to.extend_from_slice(&VERSION.to_le_bytes());
-        to.extend_from_slice(&[0; 2]);
-        to.extend_from_slice(&(len as u32).to_le_bytes());
-        to.extend_from_slice(&(self.chunks.sizes.len() as u32).to_le_bytes());
+        let mut to = head::encode(len, MAGIC, self.chunks.sizes.len());
         to.extend_from_slice(&self.id.0);
         to.extend_from_slice(&self.generation.to_le_bytes());
         to.extend_from_slice(&self.first_chunk.to_le_bytes());
