@@ -1,6 +1,6 @@
 //! Finding a driver and resolving the table.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_ulong, c_void};
 use std::env;
 use std::error::Error as _;
 use std::ffi::{CStr, OsString};
@@ -63,9 +63,11 @@ impl LoadOptions {
     ///
     /// As [`Driver::load`].
     pub fn load(&self) -> Result<Driver, LoadError> {
-        let path = env::var_os("VMM_LIBCUDA").unwrap_or_else(|| OsString::from("libcuda.so.1"));
+        let named = env::var_os("VMM_LIBCUDA").filter(|path| !path.is_empty() && !is_secure());
+        let path = named.unwrap_or_else(|| OsString::from("libcuda.so.1"));
         // SAFETY: the system's CUDA driver, which programs link against without a second thought,
-        // or what whoever controls the environment (and so could preload anything) named instead.
+        // or what whoever controls the environment named instead. They could preload anything:
+        // where the loader would not let them, the variable is not looked at.
         unsafe { self.load_from(path) }
     }
 
@@ -490,3 +492,14 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
+
+/// Whether this program has more rights than whoever started it (set-uid, file capabilities), so that
+/// the environment is not to be trusted.
+fn is_secure() -> bool {
+    unsafe extern "C" {
+        fn getauxval(kind: c_ulong) -> c_ulong;
+    }
+    const AT_SECURE: c_ulong = 23;
+    // SAFETY: reads a value that the kernel passed to this process; any number may be asked for.
+    unsafe { getauxval(AT_SECURE) != 0 }
+}

@@ -7,6 +7,12 @@ use crate::types::{CUmemLocation, CUmemLocation_st__bindgen_ty_1, CUmemLocationT
 // `cargo xtask abi-check` compares this with C, where the member has no union's name.
 const _: () = assert!(core::mem::offset_of!(CUmemLocation, __bindgen_anon_1) == 4);
 
+/// Safe code cannot write the shorter member of the union, which would leave bytes unwritten:
+///
+/// ```compile_fail,E0616
+/// let location = vmm_sys::CUmemLocation::default();
+/// let _ = location.__bindgen_anon_1;
+/// ```
 impl CUmemLocation {
     /// A location of this type, with the number of the device or the NUMA node.
     pub const fn new(type_: CUmemLocationType, id: c_int) -> Self {
@@ -18,7 +24,8 @@ impl CUmemLocation {
 
     /// The number of the device or the NUMA node.
     pub const fn id(&self) -> c_int {
-        // SAFETY: every value of the union is four bytes that make an integer.
+        // SAFETY: only this file and `Default` make a union (its member is private to the crate), and
+        // both write all four bytes.
         unsafe { self.__bindgen_anon_1.id }
     }
 }

@@ -1121,7 +1121,7 @@ pub type CUarrayMapInfo_v1 = CUarrayMapInfo_st;
 #[derive(Copy, Clone)]
 pub struct CUmemLocation_st {
     pub type_: CUmemLocationType,
-    pub __bindgen_anon_1: CUmemLocation_st__bindgen_ty_1,
+    pub(crate) __bindgen_anon_1: CUmemLocation_st__bindgen_ty_1,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]

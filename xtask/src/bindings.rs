@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use bindgen::FieldVisibilityKind;
+use bindgen::callbacks::{FieldInfo, ParseCallbacks};
 use lexopt::Parser;
 use quote::ToTokens as _;
 use syn::{BareFnArg, GenericArgument, Item, PathArguments, Type};
@@ -113,6 +115,19 @@ pub fn run(mut arguments: Parser) -> Result {
     Ok(())
 }
 
+/// One member of a location's union is shorter than the union. Whoever could write that one in safe
+/// code could read bytes of the other that nobody wrote.
+#[derive(Debug)]
+struct Visibility;
+
+impl ParseCallbacks for Visibility {
+    fn field_visibility(&self, field: FieldInfo<'_>) -> Option<FieldVisibilityKind> {
+        let hidden = field.type_name.starts_with("CUmemLocation")
+            && field.field_name.starts_with("__bindgen_anon");
+        hidden.then_some(FieldVisibilityKind::PublicCrate)
+    }
+}
+
 fn types(include: &Path, lines: &[Line]) -> Result<String> {
     let mut builder = bindgen::Builder::default()
         .header_contents("all.h", "#include <cuda.h>\n#include <cudaTypedefs.h>\n")
@@ -135,6 +150,7 @@ fn types(include: &Path, lines: &[Line]) -> Result<String> {
         .translate_enum_integer_types(true)
         .formatter(bindgen::Formatter::None)
         .disable_header_comment()
+        .parse_callbacks(Box::new(Visibility))
         .use_core();
     let functions = lines
         .iter()
