@@ -1,15 +1,30 @@
 //! Contexts, and the stack of them that every thread has.
 
 use crate::code::{Code, Result};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 
 const FIRST_CONTEXT: u64 = 0x5000_0000_0000;
 const CONTEXT_STEP: u64 = 0x100;
 
+/// The contexts of one thread, the current one last. It owns nothing, so that it is there until the
+/// thread is gone: destructors of other thread-local values may still call the driver.
+struct Stack {
+    depth: Cell<usize>,
+    contexts: [Cell<u64>; MOST_PUSHED],
+}
+
+/// A real driver has no such bound.
+const MOST_PUSHED: usize = 256;
+
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static STACK: Stack = const {
+        Stack {
+            depth: Cell::new(0),
+            contexts: [const { Cell::new(0) }; MOST_PUSHED],
+        }
+    };
 }
 
 #[derive(Debug)]
@@ -99,11 +114,9 @@ impl Contexts {
         match self.all.get(&id) {
             Some(context) if !context.primary => {
                 self.all.remove(&id);
-                STACK.with_borrow_mut(|stack| {
-                    if stack.last() == Some(&id) {
-                        stack.pop();
-                    }
-                });
+                if top() == Some(id) {
+                    pop();
+                }
                 Ok(())
             }
             _ => Err(Code::INVALID_CONTEXT),
@@ -154,13 +167,24 @@ impl Contexts {
 
 /// The calling thread's current context.
 pub(crate) fn top() -> Option<u64> {
-    STACK.with_borrow(|stack| stack.last().copied())
+    STACK.with(|stack| {
+        let place = stack.contexts.get(stack.depth.get().checked_sub(1)?)?;
+        Some(place.get())
+    })
 }
 
-pub(crate) fn push(context: u64) {
-    STACK.with_borrow_mut(|stack| stack.push(context));
+pub(crate) fn push(context: u64) -> Result {
+    STACK.with(|stack| {
+        let depth = stack.depth.get();
+        let place = stack.contexts.get(depth).ok_or(Code::OUT_OF_MEMORY)?;
+        place.set(context);
+        stack.depth.set(depth + 1);
+        Ok(())
+    })
 }
 
 pub(crate) fn pop() -> Option<u64> {
-    STACK.with_borrow_mut(Vec::pop)
+    let context = top()?;
+    STACK.with(|stack| stack.depth.set(stack.depth.get() - 1));
+    Some(context)
 }

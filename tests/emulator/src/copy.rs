@@ -37,8 +37,8 @@ impl HostSpan {
 
     fn bytes(&self) -> &[u8] {
         let start = std::ptr::with_exposed_provenance(self.address);
-        // SAFETY: the caller of the driver vouches for the memory; it is only handed to the
-        // kernel, which answers EFAULT where there is none.
+        // SAFETY: the caller of the driver vouches for the memory, as everywhere in C. Copies to and
+        // from device memory only hand it to the kernel, which answers EFAULT where there is none.
         unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 
@@ -158,7 +158,9 @@ impl Work {
 
     /// Whether the work touches device addresses in the range.
     pub fn touches(&self, address: u64, size: u64) -> bool {
-        let overlaps = |start: u64, len: u64| start < address + size && address < start + len;
+        let overlaps = |start: u64, len: u64| {
+            start < address.saturating_add(size) && address < start.saturating_add(len)
+        };
         match &self.action {
             Action::Copy { to, from, len } => [to, from].into_iter().any(|side| match side {
                 Side::Device(start) => overlaps(*start, *len),

@@ -82,7 +82,7 @@ api! {
         }
         context::pop();
         if context != 0 {
-            context::push(context);
+            context::push(context)?;
         }
         Ok(())
     }
@@ -92,8 +92,7 @@ api! {
             return Err(Code::INVALID_VALUE);
         }
         core.contexts.get(context)?;
-        context::push(context);
-        Ok(())
+        context::push(context)
     }
 
     fn cuCtxPopCurrent as "cuCtxPopCurrent"(context: Out<u64>) |_| {
@@ -177,7 +176,10 @@ fn create(core: &mut Core, context: Out<u64>, flags: c_uint, device: Device) -> 
         return Err(Code::INVALID_VALUE);
     }
     let made = core.contexts.create(index, flags, false);
-    context::push(made);
+    if let Err(full) = context::push(made) {
+        core.contexts.destroy(made)?;
+        return Err(full);
+    }
     context.set(made)
 }
 

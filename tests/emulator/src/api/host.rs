@@ -61,7 +61,8 @@ api! {
         if start == 0 || size == 0 || flags > 15 {
             return Err(Code::INVALID_VALUE);
         }
-        if core.pinned.range(..start + size as u64).next_back().is_some_and(|(at, (len, _))| at + len > start) {
+        let end = start.checked_add(size as u64).ok_or(Code::INVALID_VALUE)?;
+        if core.pinned.range(..end).next_back().is_some_and(|(at, (len, _))| at + len > start) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
         core.pinned.insert(start, (size as u64, false));
