@@ -104,6 +104,6 @@ impl Frame {
 
     /// Whether the message ends with this frame.
     pub fn is_last(&self) -> bool {
-        self.offset + self.payload == self.total
+        self.offset.checked_add(self.payload) == Some(self.total)
     }
 }
