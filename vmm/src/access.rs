@@ -15,7 +15,7 @@ pub(crate) struct AccessSet(Arc<Inner>);
 struct Inner {
     owner: Access,
     /// Every device with some access.
-    devices: Vec<Device>,
+    devices: Vec<(Device, Access)>,
     descriptors: Vec<CUmemAccessDesc>,
 }
 
@@ -54,7 +54,7 @@ impl AccessSet {
         let devices = std::iter::once(owner_device)
             .chain(peers.iter().map(|(peer, access)| (peer, *access)))
             .filter(|(_, access)| *access != Access::None)
-            .map(|(device, _)| device.clone())
+            .map(|(device, access)| (device.clone(), access))
             .collect();
         AccessSet(Arc::new(Inner {
             owner,
@@ -69,7 +69,13 @@ impl AccessSet {
 
     /// Every device with some access.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.0.devices.iter()
+        self.0.devices.iter().map(|(device, _)| device)
+    }
+
+    /// What this device may do.
+    pub(crate) fn of(&self, device: &Device) -> Access {
+        let found = self.0.devices.iter().find(|(known, _)| known == device);
+        found.map_or(Access::None, |(_, access)| *access)
     }
 
     /// What the driver is told; empty where nobody has access.

@@ -151,11 +151,11 @@ impl Allocator {
     /// Chunks of `bytes` in all, or `at_least` where the memory does not suffice for more.
     pub(crate) fn chunks(&self, bytes: usize, at_least: usize) -> Result<Vec<Allocation>> {
         let make = |bytes| -> Result<Vec<Allocation>> {
-            let sizes = self.0.policy.chunks(bytes, self.0.granularity);
-            sizes
-                .into_iter()
-                .map(|size| self.0.blueprint.of_size(size).allocate())
-                .collect()
+            let mut chunks = Vec::new();
+            for size in self.0.policy.chunks(bytes, self.0.granularity) {
+                chunks.push(self.0.blueprint.of_size(size).allocate()?);
+            }
+            Ok(chunks)
         };
         match make(bytes) {
             Err(error) if error.kind() == ErrorKind::OutOfMemory && at_least < bytes => {

@@ -89,7 +89,7 @@ pub struct Chunk<'a> {
     pub address: u64,
     /// The physical memory.
     pub allocation: &'a Allocation,
-    /// What the device may do here.
+    /// What the buffer's device may do here.
     pub access: Access,
 }
 
@@ -173,6 +173,7 @@ impl Buffer {
             .collect();
         links.reverse();
         Chunks {
+            device: &self.kind.device,
             base: self.base,
             index: first,
             links: links.into_iter(),
@@ -222,8 +223,11 @@ impl Buffer {
         self.kind.device.driver().check()?;
         match &self.stream {
             Some(stream) => stream.synchronize(),
-            None if self.kind.location.is_host() => Ok(()),
-            None => crate::stream::synchronize_default(&self.kind.device),
+            None => self
+                .kind
+                .users
+                .iter()
+                .try_for_each(crate::stream::synchronize_default),
         }
     }
 
@@ -313,9 +317,6 @@ impl Buffer {
         if let Some(stream) = &self.stream {
             return self.note(After::Stream(stream.clone()));
         }
-        if self.kind.location.is_host() {
-            return;
-        }
         for device in self.kind.users.iter() {
             self.note(After::Default(device.clone()));
         }
@@ -328,6 +329,11 @@ impl Buffer {
             return Vec::new();
         }
         let driver = self.kind.device.driver().clone();
+        if !driver.in_own_process() {
+            // Not even a lock is taken in a forked child: a thread that is not there may hold it.
+            std::mem::forget((tail, room));
+            return Vec::new();
+        }
         self.tail = tail;
         self.note_all();
         crate::close::release(&driver, self.tail.take(), room)
@@ -345,6 +351,7 @@ impl Drop for Buffer {
 /// The chunks of a buffer in address order: see [`Buffer::chunks`].
 #[derive(Clone)]
 pub struct Chunks<'a> {
+    device: &'a Device,
     base: u64,
     index: usize,
     links: std::vec::IntoIter<&'a Link>,
@@ -363,7 +370,7 @@ impl<'a> Iterator for Chunks<'a> {
             size: mapping.size(),
             address: mapping.address(),
             allocation: mapping.allocation()?,
-            access: mapping.access()?.owner(),
+            access: mapping.access()?.of(self.device),
         })
     }
 

@@ -16,7 +16,10 @@ impl<'a> Relaxed<'a> {
     pub(crate) fn enter(driver: &'a Driver) -> Self {
         let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // A driver without this call has no capture that could be harmed.
-        let before = raw::exchange_capture_mode(driver.sys(), relaxed).ok();
+        let before = match driver.in_own_process() {
+            true => raw::exchange_capture_mode(driver.sys(), relaxed).ok(),
+            false => None,
+        };
         Relaxed { driver, before }
     }
 }
@@ -24,6 +27,7 @@ impl<'a> Relaxed<'a> {
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
         if let Some(mode) = self.before
+            && self.driver.in_own_process()
             && let Err(error) = raw::exchange_capture_mode(self.driver.sys(), mode)
         {
             let what = "restoring the thread's stream capture mode";

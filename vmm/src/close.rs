@@ -59,7 +59,10 @@ pub(crate) fn release(
         return Vec::new();
     }
     let _relaxed = Relaxed::enter(driver);
-    let mut failed = chain::wait(&mappings);
+    let unfinished = chain::wait(&mappings).into_iter();
+    let mut failed: Vec<Error> = unfinished
+        .map(|error| error.advise("the memory is released without waiting"))
+        .collect();
     let places = mapping::unmap_all(driver, mappings, &mut failed);
     let ranges = release_places(places, &mut failed);
     for range in ranges.into_iter().chain(room) {

@@ -1,16 +1,17 @@
 //! Bytes in and out. Every range is checked here; none is a Rust reference to device memory.
 //!
-//! Copies run on the buffer's recorded stream where it has one, so that they are in order with the
-//! work there, and else on the device's default stream. The caller's current context is left alone.
+//! Copies and fills are in order with the work on the buffer's recorded stream where it has one, and
+//! else on the device's default stream. The caller's current context is left alone.
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::buffer::Buffer;
+use crate::capture::Relaxed;
 use crate::context::Current;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::order::After;
-use crate::raw::{self, On};
+use crate::raw::{self, CopyStream, On};
 use crate::stream::Stream;
 
 impl Buffer {
@@ -27,9 +28,7 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("reading", to.len(), offset);
-        let (device, on) = self.host_copy_on(&attempt)?;
-        let _current = Current::enter(device)?;
-        raw::copy_to_host(device.sys(), on, to, span).attempt(attempt)
+        self.with_host(&attempt, |sys, on| raw::copy_to_host(sys, on, to, span))
     }
 
     /// Copy `from` to `offset`, and wait until it is there.
@@ -44,12 +43,10 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("writing", from.len(), offset);
-        let (device, on) = self.host_copy_on(&attempt)?;
-        let _current = Current::enter(device)?;
-        let result = raw::copy_from_host(device.sys(), on, span, from).attempt(attempt);
+        let result = self.with_host(&attempt, |sys, on| raw::copy_from_host(sys, on, span, from));
         if self.stream.is_none() {
             // The driver may return when it has taken the bytes, before they are there.
-            self.note(After::Default(device.clone()));
+            self.note(After::Default(self.kind.device.clone()));
         }
         result
     }
@@ -95,6 +92,8 @@ impl Buffer {
     }
 
     /// As [`Buffer::fill`], on this stream. The memory is not unmapped before the work is finished.
+    /// While the stream is being captured the work becomes part of a graph, and a graph keeps no memory
+    /// mapped: keep the buffer for as long as it is launched.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Buffer {
     }
 
     /// As [`Buffer::copy_to`], on this stream. Neither buffer is unmapped before the work is
-    /// finished.
+    /// finished. While the stream is being captured it is as with [`Buffer::fill_on`].
     ///
     /// # Errors
     ///
@@ -184,18 +183,31 @@ impl Buffer {
         }
     }
 
-    /// Where a copy from or to the host runs. A stream that is being captured would not run it.
-    fn host_copy_on(&self, attempt: impl Fn() -> String) -> Result<(&Device, On)> {
-        if let Some(stream) = &self.stream
-            && stream.is_capturing()?
-        {
-            return Err(Error::new(
+    /// A copy from or to the host. Without a recorded stream it runs on the default stream. With one
+    /// it runs after what was submitted there and before what follows, on a stream of this crate's
+    /// own: on the caller's another thread might begin a capture between the copy and the wait for it.
+    fn with_host(
+        &self,
+        attempt: &impl Fn() -> String,
+        copy: impl FnOnce(&vmm_sys::Driver, Option<CopyStream>) -> raw::Call<()>,
+    ) -> Result<()> {
+        let driver = self.kind.device.driver();
+        driver.check()?;
+        let _relaxed = Relaxed::enter(driver);
+        let Some(stream) = &self.stream else {
+            let _current = Current::enter(&self.kind.device)?;
+            return copy(driver.sys(), None).attempt(attempt);
+        };
+        stream.synchronize().map_err(|error| match error.kind() {
+            ErrorKind::Capturing => Error::new(
                 ErrorKind::Capturing,
                 attempt(),
                 "the buffer's stream is being captured into a graph, and the copy has to be waited for",
-            ));
-        }
-        Ok(self.runner(self.stream.as_ref()))
+            ),
+            _ => error,
+        })?;
+        let current = Current::enter(stream.device())?;
+        copy(driver.sys(), Some(current.copies())).attempt(attempt)
     }
 
     fn check_aligned<T>(&self, offset: usize) -> Result<()> {

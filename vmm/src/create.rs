@@ -145,6 +145,10 @@ impl Buffer {
         if options.alignment != 0 && !options.alignment.is_power_of_two() {
             return Err(Error::invalid(attempt(), "an alignment is a power of two"));
         }
+        if options.peers.iter().any(|(peer, _)| peer == device) {
+            let reason = "the device is not its own peer: `access` is for the device itself";
+            return Err(Error::invalid(attempt(), reason));
+        }
         let capacity = size::round_up(options.capacity.max(total), granularity, attempt)?;
         let access = AccessSet::new(device, location, options.access, &options.peers);
         let kind = Kind {

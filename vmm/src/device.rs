@@ -5,11 +5,11 @@ use std::fmt;
 use vmm_sys as sys;
 use vmm_sys::{CUdevice, CUmemAllocationProp};
 
-use crate::device_state::DeviceState;
+use crate::device_state::{DeviceState, Primary};
 use crate::driver::Driver;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::properties::DeviceProperties;
-use crate::raw::{self, RawContext};
+use crate::raw;
 use crate::uuid::Uuid;
 
 /// One GPU as this process sees it.
@@ -208,10 +208,10 @@ impl Device {
     }
 
     /// The primary context, retained once and kept until the driver goes.
-    pub(crate) fn primary_context(&self) -> Result<RawContext> {
+    pub(crate) fn primary(&self) -> Result<Primary> {
         self.driver.check()?;
         self.state()
-            .primary_context(self.sys())
+            .primary(self.sys())
             .attempt(|| format!("making the primary context of {self}"))
     }
 

@@ -8,7 +8,7 @@ use vmm_sys::{CUdevice, CUmemAllocationGranularity_flags, CUmemAllocationProp};
 use crate::error::{Attempt, Result};
 use crate::location::raw_location;
 use crate::properties::DeviceProperties;
-use crate::raw::{self, Call, RawContext};
+use crate::raw::{self, Call, CopyStream, RawContext};
 use crate::uuid::Uuid;
 
 /// Each answer is asked for once. The driver is given with every call: it owns this.
@@ -19,7 +19,14 @@ pub(crate) struct DeviceState {
     properties: OnceLock<DeviceProperties>,
     /// Granularities asked for so far: few, so a list.
     granularities: Mutex<Vec<(GranularityKey, usize)>>,
-    primary: Mutex<Option<RawContext>>,
+    primary: Mutex<Option<Primary>>,
+}
+
+/// The primary context, retained, and what this crate has in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Primary {
+    pub(crate) context: RawContext,
+    pub(crate) copies: CopyStream,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,32 +99,64 @@ impl DeviceState {
     }
 
     /// The primary context, retained once and kept until the driver goes.
-    pub(crate) fn primary_context(&self, d: &sys::Driver) -> Call<RawContext> {
+    pub(crate) fn primary(&self, d: &sys::Driver) -> Call<Primary> {
         let slot = || self.primary.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(context) = *slot() {
-            return Ok(context);
+        if let Some(primary) = *slot() {
+            return Ok(primary);
         }
-        // Not under the lock: making a context takes long. A race retains twice and gives one back.
-        let context = raw::primary_context_retain(d, self.handle)?;
+        // Not under the lock: making a context takes long. A race makes two and gives one back.
+        let primary = self.make_primary(d)?;
         let mut kept = slot();
         let Some(first) = *kept else {
-            *kept = Some(RawContext(context));
-            return Ok(RawContext(context));
+            *kept = Some(primary);
+            return Ok(primary);
         };
         drop(kept);
-        raw::primary_context_release(d, self.handle)?;
+        self.give_back(d, primary)?;
         Ok(first)
+    }
+
+    fn make_primary(&self, d: &sys::Driver) -> Call<Primary> {
+        let context = RawContext(raw::primary_context_retain(d, self.handle)?);
+        let stream = || {
+            raw::context_push(d, context.0)?;
+            let stream = raw::stream_create(d);
+            // The context below has to be the caller's again, whatever became of the stream.
+            match (raw::context_pop(d), stream) {
+                (Ok(_), stream) => stream,
+                (Err(error), Ok(stream)) => {
+                    raw::stream_destroy(d, stream)?;
+                    Err(error)
+                }
+                (Err(_), Err(error)) => Err(error),
+            }
+        };
+        match stream() {
+            Ok(stream) => Ok(Primary {
+                context,
+                copies: CopyStream(stream),
+            }),
+            Err(error) => {
+                raw::primary_context_release(d, self.handle)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn give_back(&self, d: &sys::Driver, primary: Primary) -> Call<()> {
+        let destroyed = raw::stream_destroy(d, primary.copies.0);
+        raw::primary_context_release(d, self.handle).and(destroyed)
     }
 
     /// Give back the primary context, if it was retained. The driver is going.
     pub(crate) fn release(&mut self, d: &sys::Driver) {
-        let primary = self
+        let slot = self
             .primary
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        if primary.take().is_some() {
+        if let Some(primary) = slot.take() {
             // Nobody is left to report to: the hook lives in what is being dropped.
-            let _ = raw::primary_context_release(d, self.handle);
+            let _ = self.give_back(d, primary);
         }
     }
 }

@@ -6,7 +6,7 @@ use dlpark::metadata::Dynamic;
 use dlpark::versioned::Dlpack;
 
 use crate::error::{Error, Result};
-use crate::location::{Access, Location};
+use crate::location::Access;
 use crate::slice::Slice;
 
 impl Slice {
@@ -25,7 +25,7 @@ impl Slice {
     ///
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for elements that are not whole bytes,
     /// a part that is not aligned for them, a shape that is negative or larger than the part, and
-    /// memory without access; those of [`Buffer::synchronize`](crate::Buffer::synchronize).
+    /// memory without access, or of both kinds; those of [`Buffer::synchronize`](crate::Buffer::synchronize).
     #[expect(unsafe_code, reason = "a C structure is put together")]
     pub fn into_dlpack(self, dtype: DLDataType, shape: &[i64]) -> Result<Dlpack> {
         let attempt = || {
@@ -55,15 +55,17 @@ impl Slice {
                 "the part does not begin at a multiple of the element size",
             ));
         }
-        let access = self.access();
+        let (on_host, access) = self
+            .kind()
+            .ok_or_else(|| wrong("a part of it is host memory, and a part is device memory"))?;
         if access == Access::None {
             return Err(wrong("the device has no access to the memory"));
         }
         self.buffer().synchronize()?;
         let device = self.buffer().device();
-        let device = match self.buffer().location() {
-            Location::Device => DLDevice::cuda(i32::from(device.index())),
-            Location::Host | Location::HostNuma(_) => DLDevice {
+        let device = match on_host {
+            false => DLDevice::cuda(i32::from(device.index())),
+            true => DLDevice {
                 device_type: DLDeviceType::CUDAHOST,
                 device_id: 0,
             },
@@ -87,17 +89,19 @@ impl Slice {
         Ok(unsafe { tensor.finish() })
     }
 
-    /// The least that the device may do in this part.
-    fn access(&self) -> Access {
+    /// Whether this part is host memory, and the least that the device may do in it; `None` where it
+    /// is both kinds of memory.
+    fn kind(&self) -> Option<(bool, Access)> {
         let (from, to) = (self.offset(), self.offset() + self.len());
-        let touched = |chunk: &crate::buffer::Chunk<'_>| {
-            chunk.offset < to && chunk.offset + chunk.size > from
-        };
-        self.buffer()
+        let mut touched = self
+            .buffer()
             .chunks()
-            .filter(touched)
-            .map(|chunk| chunk.access)
-            .min()
-            .unwrap_or(Access::ReadWrite)
+            .filter(|chunk| chunk.offset < to && chunk.offset + chunk.size > from)
+            .map(|chunk| (chunk.allocation.location().is_host(), chunk.access));
+        let nothing = (self.buffer().location().is_host(), Access::ReadWrite);
+        let first = touched.next().unwrap_or(nothing);
+        touched.try_fold(first, |(on_host, least), (other, access)| {
+            (on_host == other).then(|| (on_host, least.min(access)))
+        })
     }
 }

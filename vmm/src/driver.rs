@@ -24,7 +24,7 @@ use crate::raw;
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
-    sys: sys::Driver,
+    sys: Arc<sys::Driver>,
     /// The process that initialised the driver; a forked child has another.
     process: u32,
     hook: Mutex<Option<Hook>>,
@@ -96,7 +96,7 @@ impl Driver {
             .collect::<Result<_>>()?;
         let process = std::process::id();
         Ok(Driver(Arc::new(Inner {
-            sys,
+            sys: Arc::new(sys),
             process,
             hook: Mutex::new(None),
             devices,
@@ -193,8 +193,14 @@ impl Driver {
             .clone();
         if let Some(hook) = hook {
             let event = ReleaseError { error };
-            // A panic out of a drop would abort the process.
-            let _ = catch_unwind(AssertUnwindSafe(|| hook(&event)));
+            // A panic out of a drop would abort the process, and what was thrown can panic as well.
+            let call = AssertUnwindSafe(move || {
+                hook(&event);
+                drop(hook);
+            });
+            if let Err(thrown) = catch_unwind(call) {
+                std::mem::forget(thrown);
+            }
         }
     }
 }
@@ -212,6 +218,8 @@ impl fmt::Debug for Driver {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.process != std::process::id() {
+            // Nor is the library unloaded in a forked child: its destructors are the parent's.
+            std::mem::forget(Arc::clone(&self.sys));
             return;
         }
         for device in &mut self.devices {

@@ -201,8 +201,7 @@ impl Buffer {
         // Room for more than this step where it is free, since a reservation for each step would
         // cost more than the addresses.
         for size in [bytes.max(self.mapped), bytes] {
-            let beside =
-                Reservation::new(self.kind.device.driver(), size, self.kind.granularity, end);
+            let beside = room.beside(size, self.kind.granularity);
             match beside {
                 Ok(beside) if beside.base() == end => return Ok(beside.claim(end, bytes)),
                 // The driver put it elsewhere: those addresses are taken.

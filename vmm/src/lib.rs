@@ -44,8 +44,8 @@
 //! 7. Access is fixed when a chunk is mapped.
 //! 8. No call needs a current context, and none changes the caller's.
 //! 9. Memory is unmapped after the work on its owners' streams is finished, since the driver does not
-//!    wait by itself. Where waiting would break a graph capture, the release goes on without it and
-//!    is reported.
+//!    wait by itself. Where waiting fails, or would break a graph capture, the release goes on without
+//!    it and is reported.
 //! 10. No mapping reaches past its range.
 //! 11. Drops never panic; what fails in them goes to [`Driver::on_release_error`]. Every owner can be
 //!     closed explicitly instead. The end of the process, and forked children, are silent.

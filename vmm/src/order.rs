@@ -27,6 +27,13 @@ impl After {
         }
     }
 
+    fn keeps_more_than(&self, other: &After) -> bool {
+        match (self, other) {
+            (After::Stream(a), After::Stream(b)) => a.is_kept() && !b.is_kept(),
+            _ => false,
+        }
+    }
+
     fn wait(&self) -> Result<(), Error> {
         match self {
             After::Stream(stream) => stream.synchronize(),
@@ -47,18 +54,28 @@ struct Pending {
 }
 
 impl Order {
-    pub(crate) fn note(&self, after: After) {
+    pub(crate) fn note(&self, mut after: After) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.clock += 1;
         let now = pending.clock;
         match pending.list.iter_mut().find(|(known, _)| known.is(&after)) {
-            Some((_, noted)) => *noted = now,
-            None => pending.list.push((after, now)),
+            Some((known, noted)) => {
+                *noted = now;
+                // Of two values for one stream the one is kept that keeps the stream.
+                if after.keeps_more_than(known) {
+                    std::mem::swap(known, &mut after);
+                }
+            }
+            None => pending.list.push((after.clone(), now)),
         }
+        // A stream that goes with `after` goes outside of the lock.
+        drop(pending);
     }
 
     /// Wait for all that is noted. An entry stays in the list until it has been waited for, since
-    /// another thread may be about to unmap what the same work uses.
+    /// another thread may be about to unmap what the same work uses. It also stays where the wait
+    /// failed (in a capture, for example): whoever unmaps more of the range can wait then. Only a
+    /// context that is broken for good runs nothing any more.
     pub(crate) fn wait(&self) -> Vec<Error> {
         let list = self
             .0
@@ -68,19 +85,29 @@ impl Order {
             .clone();
         let mut failed = Vec::new();
         for (after, noted) in list {
-            if let Err(error) = after.wait() {
-                let later = error.kind() == ErrorKind::Capturing;
-                failed.push(error.advise("the memory is released without waiting"));
-                if later {
-                    // Whoever unmaps more of the range after the capture can still wait.
-                    continue;
+            let over = match after.wait() {
+                Ok(()) => true,
+                Err(error) => {
+                    let broken = error.kind() == ErrorKind::ContextBroken;
+                    failed.push(error);
+                    broken
                 }
+            };
+            if over {
+                self.forget(&after, noted);
             }
-            let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            pending
-                .list
-                .retain(|(known, at)| !(known.is(&after) && *at == noted));
         }
         failed
+    }
+
+    fn forget(&self, after: &After, noted: u64) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = pending
+            .list
+            .iter()
+            .position(|(known, at)| known.is(after) && *at == noted);
+        let gone = found.map(|index| pending.list.swap_remove(index));
+        drop(pending);
+        drop(gone);
     }
 }

@@ -14,7 +14,7 @@ use vmm_sys as sys;
 use vmm_sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemRangeHandleType, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUmemRangeHandleType, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 pub(crate) type Call<T> = Result<T, sys::Error>;
@@ -215,8 +215,7 @@ pub(crate) fn export_fd(d: &sys::Driver, handle: &PhysicalHandle) -> Call<OwnedF
     let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     // SAFETY: for this handle type the driver writes one `int`, into a live local.
     unsafe { d.cuMemExportToShareableHandle((&raw mut fd).cast(), handle.0, kind, 0) }?;
-    // SAFETY: a successful export hands over a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    own("cuMemExportToShareableHandle", fd)
 }
 
 pub(crate) fn export_fabric(d: &sys::Driver, handle: &PhysicalHandle) -> Call<[u8; FABRIC_BYTES]> {
@@ -293,7 +292,15 @@ pub(crate) fn dma_buf(d: &sys::Driver, span: Span<'_>) -> Call<OwnedFd> {
     unsafe {
         d.cuMemGetHandleForAddressRange((&raw mut fd).cast(), span.address, span.len, kind, 0)
     }?;
-    // SAFETY: a successful call hands over a new descriptor that nobody else owns.
+    own("cuMemGetHandleForAddressRange", fd)
+}
+
+/// The descriptor that a successful call has written.
+fn own(symbol: &'static str, fd: c_int) -> Call<OwnedFd> {
+    if fd < 0 {
+        return Err(sys::Error::failed(symbol, CUresult::CUDA_ERROR_UNKNOWN));
+    }
+    // SAFETY: it is new, and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -371,41 +378,67 @@ pub(crate) fn exchange_capture_mode(
     Ok(mode)
 }
 
-/// Where a copy runs: on the legacy stream, waited for, or on a stream.
+/// Where work that stays on devices runs; it is in order there when the call returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum On {
-    /// The legacy default stream; the call returns when the copy is done or ordered there.
+    /// The legacy default stream.
     Default,
-    /// A stream; host copies are waited for, device copies are not.
+    /// A stream.
     Stream(RawStream),
 }
 
-pub(crate) fn copy_to_host(d: &sys::Driver, on: On, to: &mut [u8], from: Span<'_>) -> Call<()> {
+/// A stream of this crate's own, for copies between device and host: nobody else has its handle, so
+/// nobody can have it captured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyStream(pub(crate) RawStream);
+
+pub(crate) fn copy_to_host(
+    d: &sys::Driver,
+    on: Option<CopyStream>,
+    to: &mut [u8],
+    from: Span<'_>,
+) -> Call<()> {
     debug_assert_eq!(to.len(), from.len);
     let (pointer, len) = (to.as_mut_ptr().cast::<c_void>(), to.len().min(from.len));
     match on {
-        // SAFETY: the source is mapped, the destination a live slice at least as long.
-        On::Default => unsafe { d.cuMemcpyDtoH(pointer, from.address, len) },
-        On::Stream(stream) => {
-            // SAFETY: as above, and the slice is borrowed until the stream is done.
-            unsafe { d.cuMemcpyDtoHAsync(pointer, from.address, len, stream.0) }?;
-            stream_synchronize(d, stream)
+        // SAFETY: the source is mapped, the destination a live slice at least as long. The call
+        // returns when the bytes are there.
+        None => unsafe { d.cuMemcpyDtoH(pointer, from.address, len) },
+        Some(stream) => {
+            // SAFETY: as above, and `finish` returns when nothing more is written.
+            unsafe { d.cuMemcpyDtoHAsync(pointer, from.address, len, stream.0.0) }?;
+            finish(d, stream)
         }
     }
 }
 
-pub(crate) fn copy_from_host(d: &sys::Driver, on: On, to: Span<'_>, from: &[u8]) -> Call<()> {
+pub(crate) fn copy_from_host(
+    d: &sys::Driver,
+    on: Option<CopyStream>,
+    to: Span<'_>,
+    from: &[u8],
+) -> Call<()> {
     debug_assert_eq!(to.len, from.len());
     let (pointer, len) = (from.as_ptr().cast::<c_void>(), from.len().min(to.len));
     match on {
-        // SAFETY: the destination is mapped, the source a live slice at least as long.
-        On::Default => unsafe { d.cuMemcpyHtoD(to.address, pointer, len) },
-        On::Stream(stream) => {
-            // SAFETY: as above, and the slice is borrowed until the stream is done.
-            unsafe { d.cuMemcpyHtoDAsync(to.address, pointer, len, stream.0) }?;
-            stream_synchronize(d, stream)
+        // SAFETY: the destination is mapped, the source a live slice at least as long. The call
+        // returns when the source has been read.
+        None => unsafe { d.cuMemcpyHtoD(to.address, pointer, len) },
+        Some(stream) => {
+            // SAFETY: as above, and `finish` returns when nothing more is read.
+            unsafe { d.cuMemcpyHtoDAsync(to.address, pointer, len, stream.0.0) }?;
+            finish(d, stream)
         }
     }
+}
+
+/// Wait for copies from or to a slice of the caller's.
+///
+/// The stream is never captured, and the caller has set the thread's capture mode to relaxed, so
+/// other streams' captures do not forbid the wait. What is left to fail is a context that is broken
+/// or gone, in which nothing runs any more. A failure that passes is waited out.
+fn finish(d: &sys::Driver, stream: CopyStream) -> Call<()> {
+    stream_synchronize(d, stream.0).or_else(|_| stream_synchronize(d, stream.0))
 }
 
 pub(crate) fn copy(d: &sys::Driver, on: On, to: Span<'_>, from: Span<'_>) -> Call<()> {

@@ -19,7 +19,8 @@ struct Range {
     driver: Driver,
     pair: AddressPair,
     free: Mutex<FreeList>,
-    order: Order,
+    /// Shared with the ranges beside, since what runs in one buffer can touch all of them.
+    order: Arc<Order>,
 }
 
 /// The exclusive right to map at one place of a reservation; goes back when it is dropped.
@@ -36,6 +37,23 @@ impl Reservation {
     /// Reserve `size` bytes, a multiple of the granularity. `hint` is where they would be welcome;
     /// the driver decides.
     pub(crate) fn new(driver: &Driver, size: usize, alignment: usize, hint: u64) -> Result<Self> {
+        Self::with_order(driver, size, alignment, hint, Arc::default())
+    }
+
+    /// Reserve `size` bytes behind this range, if the driver happens to put them there. What is
+    /// mapped in both is waited for together.
+    pub(crate) fn beside(&self, size: usize, alignment: usize) -> Result<Self> {
+        let order = Arc::clone(&self.0.order);
+        Self::with_order(&self.0.driver, size, alignment, self.end(), order)
+    }
+
+    fn with_order(
+        driver: &Driver,
+        size: usize,
+        alignment: usize,
+        hint: u64,
+        order: Arc<Order>,
+    ) -> Result<Self> {
         let pair = raw::reserve(driver.sys(), size, alignment, hint).map_err(|error| {
             let exhausted = error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
             let error = Error::driver(format!("reserving {size} bytes of address space"), error);
@@ -52,7 +70,7 @@ impl Reservation {
             driver: driver.clone(),
             pair,
             free,
-            order: Order::default(),
+            order,
         })))
     }
 
@@ -90,13 +108,18 @@ impl Reservation {
         self.0.order.note(after);
     }
 
-    /// Wait for all that was noted. Failures are returned; there is no second chance to wait.
+    /// Wait for all that was noted. Failures are returned.
     pub(crate) fn wait(&self) -> Vec<Error> {
         self.0.order.wait()
     }
 
     pub(crate) fn is(&self, other: &Reservation) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether both wait for the same work.
+    pub(crate) fn waits_with(&self, other: &Reservation) -> bool {
+        Arc::ptr_eq(&self.0.order, &other.0.order)
     }
 
     /// Free the range, if nothing else holds it.
@@ -138,8 +161,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.size > 0 {
-            let range = &self.reservation.0;
+        let range = &self.reservation.0;
+        // In a forked child the list may be locked by a thread that is not there.
+        if self.size > 0 && range.driver.in_own_process() {
             range
                 .free
                 .lock()

@@ -156,6 +156,13 @@ impl Buffer {
         contents: Option<Vec<Vec<u8>>>,
     ) -> std::result::Result<SleepingBuffer, SleepError<Buffer>> {
         let driver = self.kind.device.driver().clone();
+        // A callback may have forked since it was checked last.
+        if let Err(error) = driver.check() {
+            return Err(SleepError {
+                buffer: Box::new(self),
+                error,
+            });
+        }
         let _relaxed = Relaxed::enter(&driver);
         self.note_all();
         let mappings = chain::into_mappings(self.tail.take());
@@ -245,7 +252,7 @@ impl SleepingBuffer {
     ) -> std::result::Result<Buffer, SleepError<SleepingBuffer>> {
         let driver = self.kind.device.driver().clone();
         let _relaxed = Relaxed::enter(&driver);
-        let mappings = match self.map() {
+        let mappings = match driver.check().and_then(|()| self.map()) {
             Ok(mappings) => mappings,
             Err(error) => {
                 return Err(SleepError {
@@ -265,13 +272,22 @@ impl SleepingBuffer {
             stream: self.stream.clone(),
         };
         if let Err(error) = self.restore(&buffer, &mut progress) {
-            // Nothing but the copies that just failed has touched the memory.
-            let mappings = chain::into_mappings(buffer.tail.take());
-            match mapping::unmap_together(&driver, mappings) {
-                Ok(parts) => self.take_back(parts.into_iter().map(|part| part.claim)),
-                Err((other, mappings)) => {
-                    driver.report(other);
-                    drop(mappings);
+            if driver.in_own_process() {
+                // The copies that were submitted may still run.
+                buffer.note_all();
+                let mappings = chain::into_mappings(buffer.tail.take());
+                let unfinished = chain::wait(&mappings);
+                let result = match unfinished.into_iter().next() {
+                    Some(other) => Err((other, mappings)),
+                    None => mapping::unmap_together(&driver, mappings),
+                };
+                match result {
+                    Ok(parts) => self.take_back(parts.into_iter().map(|part| part.claim)),
+                    // As much as can go goes with the buffer, and the places with it.
+                    Err((other, mappings)) => {
+                        driver.report(other);
+                        buffer.tail = Link::append(None, mappings);
+                    }
                 }
             }
             return Err(SleepError {

@@ -1,10 +1,12 @@
 //! Streams, as far as memory needs them: what a release waits for.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use vmm_sys::{CUresult, CUstream, CUstreamCaptureStatus};
 
+use crate::capture::Relaxed;
 use crate::context::Current;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
@@ -18,9 +20,10 @@ use crate::raw::{self, RawStream};
 pub struct Stream(Arc<Inner>);
 
 struct Inner {
+    /// Before the device, whose driver may be the last that is left.
+    owner: Owner,
     device: Device,
     raw: RawStream,
-    owner: Owner,
 }
 
 /// Who destroys the stream.
@@ -30,7 +33,19 @@ enum Owner {
     /// Somebody else, later than the last use here: the caller has promised it.
     Elsewhere,
     /// What is kept here for that long.
-    Kept { _keeper: Box<dyn Send + Sync> },
+    Kept { _keeper: Keeper },
+}
+
+/// Somebody's value, dropped without a panic: it goes in the drop of a buffer.
+struct Keeper(Option<Box<dyn Send + Sync>>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let value = self.0.take();
+        if let Err(thrown) = catch_unwind(AssertUnwindSafe(move || drop(value))) {
+            std::mem::forget(thrown);
+        }
+    }
 }
 
 impl Stream {
@@ -52,13 +67,19 @@ impl Stream {
         })))
     }
 
-    /// A stream that something else owns: an engine, a framework.
+    /// A stream that something else owns: an engine, a framework. [`Stream::from_raw_kept`] is
+    /// easier to use right.
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of `device` (or one of the driver's default stream handles), and it is
-    /// not destroyed before the last clone of the returned value and of every buffer and copy that
-    /// recorded it.
+    /// `stream` is a stream of the primary context of `device`, or the handle of its legacy default
+    /// stream (1; null too, unless the driver was loaded with
+    /// [per-thread default streams](vmm_sys::LoadOptions::per_thread_default_stream)). Not that of
+    /// the per-thread default stream, which is another stream in each thread.
+    ///
+    /// It is not destroyed while a clone of the returned value is left, nor while any memory is
+    /// mapped that a buffer had which recorded it, or that a copy or fill on it touched: a buffer
+    /// that goes first leaves word of it to those that share the memory.
     #[expect(unsafe_code, reason = "the caller vouches for the handle")]
     pub unsafe fn from_raw(device: &Device, stream: CUstream) -> Self {
         Stream::foreign(device, stream, Owner::Elsewhere)
@@ -66,18 +87,19 @@ impl Stream {
 
     /// A stream that `keeper` owns, such as the `Arc` in which a framework holds its stream. The
     /// keeper is dropped with the last clone of the returned value and the last buffer and copy that
-    /// recorded it, so the stream cannot go too early.
+    /// recorded it or share memory with one that did, so the stream cannot go too early.
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of `device`, and it is not destroyed before `keeper` is dropped.
+    /// `stream` is a stream of the primary context of `device`, and it is not destroyed before
+    /// `keeper` is dropped.
     #[expect(unsafe_code, reason = "the caller vouches for the handle")]
     pub unsafe fn from_raw_kept(
         device: &Device,
         stream: CUstream,
         keeper: impl Send + Sync + 'static,
     ) -> Self {
-        let _keeper = Box::new(keeper);
+        let _keeper = Keeper(Some(Box::new(keeper)));
         Stream::foreign(device, stream, Owner::Kept { _keeper })
     }
 
@@ -108,6 +130,8 @@ impl Stream {
     #[doc(alias = "cuStreamSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
         self.0.device.driver().check()?;
+        // Another stream's capture forbids the wait otherwise, and is broken by it.
+        let _relaxed = Relaxed::enter(self.0.device.driver());
         let _current = Current::enter(&self.0.device)?;
         wait(&self.0.device, self.0.raw, "a stream")
     }
@@ -128,6 +152,11 @@ impl Stream {
         self.0.raw
     }
 
+    /// Whether the stream exists for as long as this value.
+    pub(crate) fn is_kept(&self) -> bool {
+        !matches!(self.0.owner, Owner::Elsewhere)
+    }
+
     pub(crate) fn is(&self, other: &Stream) -> bool {
         self.0.raw.0 == other.0.raw.0 && self.0.device == other.0.device
     }
@@ -139,6 +168,7 @@ pub(crate) fn synchronize_default(device: &Device) -> Result<()> {
     if !device.primary_context_is_active()? {
         return Ok(());
     }
+    let _relaxed = Relaxed::enter(device.driver());
     let _current = Current::enter(device)?;
     wait(device, RawStream::legacy(), "the default stream")
 }

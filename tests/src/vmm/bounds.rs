@@ -1,6 +1,6 @@
 //! Ranges are checked by the crate: invariant 10, and the bounds of copies and slices.
 
-use vmm::{Access, Allocation, Allocator, Buffer, ErrorKind, MapOptions};
+use vmm::{Access, Allocation, Allocator, Buffer, ChunkPolicy, ErrorKind, MapOptions};
 
 use super::{exact, expect_pattern, write_pattern};
 use crate::{Case, Context, Failure, cases};
@@ -9,6 +9,8 @@ pub const CASES: &[Case] = cases![
     invariant_10_a_length_that_the_memory_does_not_cover_is_refused,
     invariant_10_sums_that_overflow_are_refused,
     invariant_10_an_import_of_a_stated_size_that_is_wrong_is_refused,
+    a_grow_beyond_all_memory_is_refused_and_leaves_nothing: emulator_only(),
+    the_device_is_not_its_own_peer,
     copies_out_of_bounds_are_refused_and_change_nothing,
     slices_are_bounded_by_their_range,
     options_that_cannot_be_right_are_refused_before_any_driver_call,
@@ -109,6 +111,31 @@ fn invariant_10_an_import_of_a_stated_size_that_is_wrong_is_refused(
         }
         Ok(())
     })
+}
+
+fn a_grow_beyond_all_memory_is_refused_and_leaves_nothing(
+    context: &Context,
+) -> Result<(), Failure> {
+    context.leaves_nothing(|| {
+        let (_, granularity) = exact(context)?;
+        let allocator = Allocator::builder(&context.device()?)
+            .chunk_policy(ChunkPolicy::exact().largest(granularity))
+            .build()?;
+        let buffer = allocator.allocate(granularity)?;
+        // A list of so many chunks alone would be terabytes.
+        expect_kind(buffer.grow(1 << 62), ErrorKind::OutOfMemory);
+        Ok(())
+    })
+}
+
+fn the_device_is_not_its_own_peer(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let options = MapOptions::new(Access::Read).peer(&device, Access::ReadWrite);
+    let memory = vec![chunk(&allocator, granularity)?];
+    let buffer = Buffer::from_allocations(&device, memory, granularity, &options);
+    expect_kind(buffer, ErrorKind::InvalidArgument);
+    Ok(())
 }
 
 fn copies_out_of_bounds_are_refused_and_change_nothing(context: &Context) -> Result<(), Failure> {

@@ -12,6 +12,8 @@ pub const CASES: &[Case] = cases![
     a_tensor_keeps_the_memory_and_gives_it_back_from_any_thread,
     a_tensor_of_what_is_only_read_says_so,
     a_tensor_of_host_memory_is_one,
+    a_tensor_of_both_kinds_of_memory_is_refused,
+    a_tensor_has_the_access_of_its_device: devices(2),
     a_tensor_that_does_not_fit_is_refused,
 ];
 
@@ -94,6 +96,41 @@ fn a_tensor_of_host_memory_is_one(context: &Context) -> Result<(), Failure> {
     let tensor = part.into_dlpack(DLDataType::U8, &[1])?;
     let device = tensor.validate_export()?.device();
     assert_eq!(device.device_type, DLDeviceType::CUDAHOST);
+    Ok(())
+}
+
+fn a_tensor_of_both_kinds_of_memory_is_refused(context: &Context) -> Result<(), Failure> {
+    let (on_device, granularity) = exact(context)?;
+    let host = Allocator::builder(&context.device()?)
+        .location(Location::HostNuma(0))
+        .build()?;
+    let half = host.granularity();
+    let mixed = host
+        .allocate(half)?
+        .grow_with(&on_device, half + granularity)?;
+    let whole = mixed.slice(..)?.into_dlpack(DLDataType::U8, &[1]).map(drop);
+    assert!(whole.unwrap_err().to_string().contains("host memory"));
+    for (range, expected) in [
+        (0..half, DLDeviceType::CUDAHOST),
+        (half..half + granularity, DLDeviceType::CUDA),
+    ] {
+        let tensor = mixed.slice(range)?.into_dlpack(DLDataType::U8, &[1])?;
+        assert_eq!(tensor.validate_export()?.device().device_type.0, expected.0);
+    }
+    Ok(())
+}
+
+fn a_tensor_has_the_access_of_its_device(context: &Context) -> Result<(), Failure> {
+    let (zero, granularity) = exact(context)?;
+    let one = Allocator::builder(&context.driver()?.device(1)?).build()?;
+    let buffer = zero
+        .allocate(granularity)?
+        .grow_with(&one, granularity + one.granularity())?;
+    let accesses: Vec<_> = buffer.chunks().map(|chunk| chunk.access).collect();
+    assert_eq!(accesses, [Access::ReadWrite, Access::None]);
+    let second = buffer.slice(granularity..)?;
+    let refused = second.into_dlpack(DLDataType::U8, &[1]).map(drop);
+    assert!(refused.unwrap_err().to_string().contains("no access"));
     Ok(())
 }
 

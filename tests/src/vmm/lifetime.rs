@@ -251,6 +251,8 @@ fn invariant_11_a_forked_child_is_refused_and_its_drops_do_nothing(
     let buffer = allocator.allocate(2 * granularity)?;
     let kept = buffer.alias();
     write_pattern(&buffer, 3)?;
+    let other = allocator.allocate(granularity)?;
+    let mut asleep = Some(other.sleep().map_err(|f| f.error)?);
     let before = context.snapshot()?;
     // SAFETY: the child of this process, which has no other threads that hold locks of its own,
     // calls only what is under test and `_exit`.
@@ -259,7 +261,11 @@ fn invariant_11_a_forked_child_is_refused_and_its_drops_do_nothing(
         let forked = |result: Result<(), vmm::Error>| matches!(result, Err(error) if error.kind() == ErrorKind::Forked);
         let refused = forked(allocator.allocate(granularity).map(drop))
             && forked(buffer.grow(3 * granularity).map(drop))
-            && forked(buffer.read(0, &mut [0; 8]));
+            && forked(buffer.read(0, &mut [0; 8]))
+            && forked(match asleep.take() {
+                Some(asleep) => asleep.wake().map(drop).map_err(|f| f.error),
+                None => Ok(()),
+            });
         drop(buffer);
         drop(kept);
         drop(allocator);
@@ -278,7 +284,7 @@ fn invariant_11_a_forked_child_is_refused_and_its_drops_do_nothing(
     );
     context.assert_as(&before)?;
     expect_pattern(&buffer, buffer.len(), 3)?;
-    drop((buffer, kept));
+    drop((buffer, kept, asleep));
     assert_eq!(hook.load(Ordering::Relaxed), 0);
     Ok(())
 }

@@ -13,6 +13,7 @@ mod order;
 mod rollback;
 mod sleep;
 mod threads;
+mod waits;
 
 use vmm::{Allocator, Buffer, ChunkPolicy, Device};
 
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         rollback::CASES,
         sleep::CASES,
         threads::CASES,
+        waits::CASES,
     ];
     lists.concat()
 }

@@ -1,6 +1,9 @@
 //! Many threads at once: invariant 12.
 
+use std::cell::RefCell;
 use std::sync::Barrier;
+
+use vmm::Buffer;
 
 use super::{exact, expect_pattern, write_pattern};
 use crate::{Case, Context, Failure, cases};
@@ -8,6 +11,7 @@ use crate::{Case, Context, Failure, cases};
 pub const CASES: &[Case] = cases![
     invariant_12_threads_that_grow_aliases_of_one_buffer_never_mix,
     invariant_12_buffers_are_made_and_dropped_on_any_thread,
+    invariant_12_a_buffer_in_a_thread_local_goes_with_the_thread,
 ];
 
 const THREADS: usize = 8;
@@ -84,5 +88,27 @@ fn invariant_12_buffers_are_made_and_dropped_on_any_thread(
             drop(half);
         }
         Ok(())
+    })
+}
+
+thread_local! {
+    static OF_THE_THREAD: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+}
+
+fn invariant_12_a_buffer_in_a_thread_local_goes_with_the_thread(
+    context: &Context,
+) -> Result<(), Failure> {
+    context.leaves_nothing(|| {
+        let (allocator, granularity) = exact(context)?;
+        let work = || -> Result<(), Failure> {
+            // Registered before anything that the driver keeps for the thread, so it goes after that.
+            OF_THE_THREAD.with_borrow_mut(|slot| *slot = None);
+            let buffer = allocator.allocate(granularity)?;
+            write_pattern(&buffer, 4)?;
+            OF_THE_THREAD.set(Some(buffer));
+            Ok(())
+        };
+        std::thread::scope(|scope| scope.spawn(work).join())
+            .unwrap_or_else(|_| Err(Failure::new("the thread panicked")))
     })
 }

@@ -84,7 +84,8 @@ impl<'a> ImportOptions<'a> {
         self
     }
 
-    /// What another device of this process may do with the memory.
+    /// What another device of this process may do with the memory. It may turn out to be the one that
+    /// the buffer is for, which has the access of these options.
     pub fn peer(mut self, device: &Device, access: Access) -> Self {
         self.peers.push((device.clone(), access));
         self
@@ -223,7 +224,7 @@ impl<'a> ImportOptions<'a> {
             fd_limit::check(needed, attempt)?;
         }
         let mut options = MapOptions::new(self.access).capacity(capacity);
-        for (peer, access) in &self.peers {
+        for (peer, access) in self.peers.iter().filter(|(peer, _)| *peer != device) {
             options = options.peer(peer, *access);
         }
         // The addresses are reserved while the handles are still on their way. Where memory of the host
