@@ -313,7 +313,8 @@ unsafe impl Send for Prop {}
 // SAFETY: as above.
 unsafe impl Sync for Prop {}
 
-/// A stream handle that stays valid for as long as its owner, a `Stream`, lives.
+/// A stream handle that stays valid for as long as its owner, a `Stream`, lives: it is destroyed with
+/// it, kept by it, or kept by what the caller of `Stream::from_raw` promised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawStream(pub(crate) CUstream);
 

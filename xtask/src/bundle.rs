@@ -33,11 +33,14 @@ pub fn make(shell: &Shell, directory: &Path) -> Result {
             Program::Bin { name, .. } => (built.join(name), true),
             Program::Example { name, .. } => (built.join("examples").join(name), true),
             Program::Library { file, .. } => (built.join(file), true),
+            Program::Test { package, name } => (test(shell, package, name)?, true),
             Program::C { name, .. } => (directory.join(name), true),
             Program::File(path) => (root().join(path), false),
         };
-        let name = source.file_name().ok_or("a program without a name")?;
-        let target = directory.join(name);
+        let target = match program {
+            Program::Test { name, .. } => directory.join(name),
+            _ => directory.join(source.file_name().ok_or("a program without a name")?),
+        };
         if let Program::C { source, .. } = program {
             compile_c(shell, source, &target)?;
         } else {
@@ -77,7 +80,7 @@ fn build(shell: &Shell) -> Result {
             Program::Bin { package, .. }
             | Program::Example { package, .. }
             | Program::Library { package, .. } => Some(*package),
-            Program::C { .. } | Program::File(_) => None,
+            Program::Test { .. } | Program::C { .. } | Program::File(_) => None,
         })
         .collect();
     packages.sort_unstable();
@@ -103,6 +106,22 @@ fn build(shell: &Shell) -> Result {
         .run()?;
     }
     Ok(())
+}
+
+/// Builds a test and says where it is.
+fn test(shell: &Shell, package: &str, name: &str) -> Result<PathBuf> {
+    let messages = cmd!(
+        shell,
+        "cargo test --release --locked --no-run --package {package} --test {name} --message-format json"
+    )
+    .read()?;
+    let key = "\"executable\":\"";
+    let path = messages
+        .lines()
+        .filter_map(|line| line.split_once(key)?.1.split_once('"'))
+        .map(|(path, _)| PathBuf::from(path))
+        .next_back();
+    path.ok_or_else(|| format!("cargo names no executable for {name}").into())
 }
 
 /// A program that needs no CUDA toolkit: it opens the driver at run time.

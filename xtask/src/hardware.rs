@@ -14,6 +14,11 @@ pub enum Program {
         package: &'static str,
         name: &'static str,
     },
+    /// A test of a package of the workspace, which cargo names by a hash.
+    Test {
+        package: &'static str,
+        name: &'static str,
+    },
     /// The shared library of a package of the workspace, by its file name.
     Library {
         package: &'static str,
@@ -44,6 +49,10 @@ pub const PROGRAMS: &[Program] = &[
     Program::Example {
         package: "vmm-sys",
         name: "symbols",
+    },
+    Program::Test {
+        package: "vmm-sys",
+        name: "hardware",
     },
     Program::Bin {
         package: "vmm-ipc",
@@ -123,6 +132,12 @@ pub const PARTS: &[Part] = &[
         quick: true,
         seconds: 20,
         command: "./symbols",
+    },
+    Part {
+        name: "driver",
+        quick: true,
+        seconds: 60,
+        command: "./hardware --ignored",
     },
     Part {
         name: "doctor",
