@@ -228,7 +228,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "bench",
         quick: false,
-        seconds: 420,
-        command: "./vmm-bench --seconds 300",
+        seconds: 560,
+        command: "./vmm-bench --seconds 400",
     },
 ];

@@ -1,4 +1,4 @@
-//! The programs that are measured, each a process that stays for all rounds.
+//! The programs that are measured, each a process that answers round by round.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -55,12 +55,9 @@ impl Entry {
 pub type Values = BTreeMap<String, f64>;
 
 pub struct Contender {
-    entry: &'static Entry,
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Why it is not measured any more.
-    failed: Option<String>,
 }
 
 impl Contender {
@@ -86,11 +83,9 @@ impl Contender {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let output = output.ok_or("a program without output")?;
         let mut contender = Contender {
-            entry,
             child,
             input,
             output: BufReader::new(output),
-            failed: None,
         };
         if entry.is_peer() {
             // It says that it is there, or in one sentence why not.
@@ -102,24 +97,8 @@ impl Contender {
         Ok(contender)
     }
 
-    pub fn label(&self) -> &'static str {
-        self.entry.label
-    }
-
-    pub fn is_peer(&self) -> bool {
-        self.entry.is_peer()
-    }
-
-    /// One round. A program that failed once is not asked again.
+    /// One round.
     pub fn round(&mut self, case: &Case) -> Result<Values> {
-        if let Some(failed) = &self.failed {
-            return Err(format!("not run after: {failed}").into());
-        }
-        self.ask(case)
-            .inspect_err(|error| self.failed = Some(error.to_string()))
-    }
-
-    fn ask(&mut self, case: &Case) -> Result<Values> {
         let input = self.input.as_mut().ok_or("a program without input")?;
         writeln!(input, "share {} {}", case.chunks, case.size)?;
         input.flush()?;

@@ -1,9 +1,11 @@
-//! The benchmark: the crate, two C programs and what other libraries offer, round by round in turn.
+//! The benchmark: the crate, two C programs and what other libraries offer, in turn.
 //!
 //! It runs the programs that lie beside it (`bench-crate`, `baseline-naive`, `baseline-best`,
-//! `peer_torch.py`, `peer_cuda_core.py`), each a process that stays and answers one line, `share
-//! CHUNKS SIZE`, with one line of microseconds. So all of them meet the same machine in the same
-//! minute. `bench.json`, `bench.md` and `bench.svg` are left in the folder that `--out` names.
+//! `peer_torch.py`, `peer_cuda_core.py`), each a process that answers one line, `share CHUNKS SIZE`,
+//! with one line of microseconds. They take turns, so that all meet the same machine in the same
+//! minute, but only one lives at a time: an export that one process keeps open makes exporting
+//! cheaper for every process of the GPU. `bench.json`, `bench.md` and `bench.svg` are left in the
+//! folder that `--out` names.
 
 mod case;
 mod contender;
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 use lexopt::prelude::*;
 
 use case::{CASES, Case};
-use contender::{CONTENDERS, Contender};
+use contender::{CONTENDERS, Contender, Entry, Values};
 use report::Report;
 use stats::Samples;
 
@@ -29,9 +31,9 @@ const HELP: &str = "\
 vmm-bench [--driver cuda|PATH] [--seconds N] [--rounds N] [--quick] [--no-peers] [--out DIR]
 
   --driver cuda|PATH  the real driver (default), or a library at a path with a slash
-  --seconds N         for all cases together, 300 by default
+  --seconds N         for all cases together, 400 by default
   --rounds N          at most so many rounds a case, 30 by default
-  --quick             90 seconds, at most 9 rounds
+  --quick             150 seconds, at most 12 rounds
   --no-peers          the crate and the C programs alone
   --out DIR           where bench.json, bench.md and bench.svg go, $OUT or . by default
 ";
@@ -64,7 +66,7 @@ fn run() -> Result {
     println!("{machine}");
     // Before the other programs are there to disturb it.
     let codec = contender::codec()?;
-    let mut contenders = Vec::new();
+    let mut entries = Vec::new();
     let mut absent = Vec::new();
     for entry in CONTENDERS {
         if entry.is_peer() && (!options.peers || options.driver != "cuda") {
@@ -72,7 +74,7 @@ fn run() -> Result {
             continue;
         }
         match Contender::start(entry, &options.driver) {
-            Ok(contender) => contenders.push(contender),
+            Ok(_) => entries.push(entry),
             Err(error) if entry.is_peer() => absent.push((entry.label, error.to_string())),
             Err(error) => return Err(format!("{}: {error}", entry.label).into()),
         }
@@ -86,7 +88,7 @@ fn run() -> Result {
         let weights: f64 = CASES.iter().skip(index).map(|case| case.weight).sum();
         let left = end.saturating_duration_since(Instant::now());
         let budget = left.mul_f64(case.weight / weights);
-        let result = measure(case, &mut contenders, budget, options.rounds)?;
+        let result = measure(case, &entries, &options, budget);
         println!("{}", report::lines(case, &result));
         report.add(case, result);
         // Whatever happens later, what is measured is not lost.
@@ -109,50 +111,63 @@ struct Measured {
     error: Option<String>,
 }
 
-/// Rounds of one case until the time is up, every contender in turn, the first one another each
-/// round. One round before that is not counted.
+/// Rounds that are counted in one life of a program, after one that is not.
+const ROUNDS: usize = 6;
+
+/// Turns of one case until the time is up, the first program another each turn. A peer, which takes
+/// seconds to start, has all its rounds in the first turn.
 fn measure(
     case: &Case,
-    contenders: &mut [Contender],
+    entries: &[&'static Entry],
+    options: &Options,
     budget: Duration,
-    most: usize,
-) -> Result<Vec<Measured>> {
-    const LEAST: usize = 3;
-    let mut results: Vec<Measured> = contenders
+) -> Vec<Measured> {
+    const LEAST: usize = 2;
+    let mut results: Vec<Measured> = entries
         .iter()
-        .map(|contender| Measured {
-            label: contender.label(),
-            peer: contender.is_peer(),
+        .map(|entry| Measured {
+            label: entry.label,
+            peer: entry.is_peer(),
             samples: Samples::default(),
             error: None,
         })
         .collect();
-    let count = contenders.len();
+    let count = entries.len();
     let start = Instant::now();
     let mut longest = Duration::ZERO;
-    for round in 0..=most {
+    for turn in 0..options.rounds.div_ceil(ROUNDS) {
         let began = Instant::now();
-        if round > LEAST && start.elapsed() + longest > budget {
+        if turn >= LEAST && start.elapsed() + longest > budget {
             break;
         }
-        for turn in 0..count {
-            let at = (round + turn) % count;
-            let (Some(contender), Some(result)) = (contenders.get_mut(at), results.get_mut(at))
-            else {
+        for place in 0..count {
+            let at = (turn + place) % count;
+            let (Some(entry), Some(result)) = (entries.get(at), results.get_mut(at)) else {
                 continue;
             };
-            if result.error.is_some() {
+            if result.error.is_some() || (entry.is_peer() && turn > 0) {
                 continue;
             }
-            match contender.round(case) {
-                Ok(values) if round > 0 => result.samples.add(values),
-                Ok(_) => {}
+            let rounds = if entry.is_peer() { 2 * ROUNDS } else { ROUNDS };
+            match life(entry, case, &options.driver, rounds) {
+                Ok(all) => all
+                    .into_iter()
+                    .for_each(|values| result.samples.add(values)),
                 Err(error) => result.error = Some(error.to_string()),
             }
         }
-        longest = longest.max(began.elapsed());
+        if turn > 0 {
+            longest = longest.max(began.elapsed());
+        }
     }
-    Ok(results)
+    results
+}
+
+/// One life of one program.
+fn life(entry: &'static Entry, case: &Case, driver: &str, rounds: usize) -> Result<Vec<Values>> {
+    let mut contender = Contender::start(entry, driver)?;
+    contender.round(case)?;
+    (0..rounds).map(|_| contender.round(case)).collect()
 }
 
 /// Thousands of file descriptors are open at once where the chunks are many.
@@ -172,7 +187,7 @@ fn raise_fd_limit() -> Result {
 fn options() -> Result<Option<Options>> {
     let mut options = Options {
         driver: "cuda".to_owned(),
-        seconds: 300,
+        seconds: 400,
         rounds: 30,
         peers: true,
         out: std::env::var_os("OUT").map_or_else(|| PathBuf::from("."), PathBuf::from),
@@ -183,7 +198,7 @@ fn options() -> Result<Option<Options>> {
             Long("driver") => options.driver = parser.value()?.string()?,
             Long("seconds") => options.seconds = parser.value()?.parse()?,
             Long("rounds") => options.rounds = parser.value()?.parse()?,
-            Long("quick") => (options.seconds, options.rounds) = (90, 9),
+            Long("quick") => (options.seconds, options.rounds) = (150, 12),
             Long("no-peers") => options.peers = false,
             Long("out") => options.out = parser.value()?.into(),
             Short('h') | Long("help") => return Ok(None),

@@ -68,7 +68,7 @@ impl Report {
 
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "{}\n\nMilliseconds: median (quartiles). Rounds of all programs in turn.\n",
+            "{}\n\nMilliseconds: median (quartiles). The programs take turns, and one lives at a time.\n",
             self.machine
         );
         for (key, title) in STEPS {
