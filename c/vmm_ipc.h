@@ -16,6 +16,7 @@
 #error "define _GNU_SOURCE before the first include: struct ucred is wanted"
 #endif
 #include <cuda.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #if CUDA_VERSION < 13000
@@ -44,11 +46,7 @@ struct vmm_buffer {
 /* Why the last call in this thread failed. */
 static __thread char vmm_error[256];
 
-struct vmm_frame {
-    uint8_t kind, flags;
-    uint16_t fds;
-    uint32_t payload, total, offset;
-};
+struct vmm_frame { uint8_t kind, flags; uint16_t fds; uint32_t payload, total, offset; };
 
 static int vmm_fail(const char *what, long detail)
 {
@@ -56,19 +54,14 @@ static int vmm_fail(const char *what, long detail)
     return -1;
 }
 
-static uint64_t vmm_u64(const uint8_t *at)
+/* A little-endian integer of 4 or 8 bytes. */
+static uint64_t vmm_uint(const uint8_t *at, int bytes)
 {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return value;
+    uint64_t value = 0;
+    return memcpy(&value, at, bytes), value;
 }
-
-static uint32_t vmm_u32(const uint8_t *at)
-{
-    uint32_t value;
-    memcpy(&value, at, 4);
-    return value;
-}
+#define vmm_u32(at) ((uint32_t)vmm_uint(at, 4))
+#define vmm_u64(at) vmm_uint(at, 8)
 
 static int vmm_send(int sock, uint8_t kind, const void *payload, uint32_t length)
 {
@@ -76,9 +69,20 @@ static int vmm_send(int sock, uint8_t kind, const void *payload, uint32_t length
     struct vmm_frame frame = {kind, 0, 0, length, length, 0};
     memcpy(packet, &frame, 16);
     memcpy(packet + 16, payload, length);
-    ssize_t sent = send(sock, packet, 16 + length, MSG_NOSIGNAL);
+    ssize_t sent;
+    while ((sent = send(sock, packet, 16 + length, MSG_NOSIGNAL)) < 0 && errno == EINTR)
+        ;
     return sent == (ssize_t)(16 + length) ? 0 : vmm_fail("sending failed", sent);
 }
+
+static time_t vmm_now(void)
+{
+    struct timespec now;
+    return clock_gettime(CLOCK_MONOTONIC, &now), now.tv_sec;
+}
+
+/* When the whole exchange has to be over: a peer that sends now and then is not waited for for ever. */
+static __thread time_t vmm_until;
 
 /* One message of at most `most` bytes, into memory that the caller frees. Descriptors are the
  * caller's, also where this fails. */
@@ -101,7 +105,10 @@ static int vmm_receive(int sock, uint8_t wanted, uint32_t most, uint8_t **payloa
         message.msg_iovlen = 1;
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof control.bytes;
-        ssize_t got = recvmsg(sock, &message, MSG_CMSG_CLOEXEC);
+        ssize_t got = -1;
+        while (vmm_now() < vmm_until &&
+               (got = recvmsg(sock, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+            ;
         if (got > 0)
             for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
                 if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
@@ -247,19 +254,23 @@ static int vmm_import(const char *path, uid_t uid, struct vmm_buffer *buffer)
     socklen_t size = sizeof peer;
     uint8_t *greeting = NULL, *offer = NULL, answer[32 + sizeof vmm_error] = {0};
     uint32_t length;
-    int none[VMM_MOST_FDS], count = 0, status = -1;
+    int none[VMM_MOST_FDS], count = 0, status = -1, refused;
     memset(buffer, 0, sizeof *buffer);
     if (strlen(path) >= sizeof address.sun_path)
         return vmm_fail("a path that is too long for a socket", (long)strlen(path));
     strcpy(address.sun_path, path);
+    vmm_until = vmm_now() + 60;
     int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (sock < 0 || connect(sock, (struct sockaddr *)&address, sizeof address))
-        vmm_fail("cannot connect", sock);
+    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    while ((refused = connect(sock, (struct sockaddr *)&address, sizeof address)) &&
+           errno == EINTR && vmm_now() < vmm_until)
+        ;
+    if (refused)
+        vmm_fail("cannot connect", errno);
     else if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.uid != uid)
         vmm_fail("the other side is a user that is not allowed", peer.uid);
-    else if (!setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) &&
-             !setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) &&
-             !vmm_send(sock, VMM_HELLO, hello, 16) &&
+    else if (!vmm_send(sock, VMM_HELLO, hello, 16) &&
              !vmm_receive(sock, VMM_HELLO, 16, &greeting, &length, none, &count) &&
              (length == 16 && !memcmp(greeting, hello, 16) ? 1 : vmm_fail("not this protocol", 0) + 1) &&
              !vmm_receive(sock, VMM_OFFER, 88 + 8 * VMM_MOST_CHUNKS, &offer, &length, none, &count) &&

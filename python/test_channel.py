@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import unittest
 
 import vmm_ipc
@@ -44,6 +45,31 @@ class Channels(unittest.TestCase):
             os.close(number)
         both[0].close()
         sender.close()
+
+    def test_descriptors_of_another_message_are_closed(self):
+        before = open_files()
+        for wait in (vmm_ipc.receive, lambda channel: vmm_ipc.receive_update(channel, None)):
+            channel, there = raw_pair()
+            payload = vmm_ipc.encode_message(vmm_ipc.HANDLES, bytes(16), 0, 2)
+            (packet,) = vmm_ipc.encode_frames(vmm_ipc.HANDLES, payload, 2)
+            socket.send_fds(there, [packet], [there.fileno(), there.fileno()])
+            self.assertRaises(ProtocolError, wait, channel)
+            there.close()
+            self.assertEqual(open_files(), before)
+
+    def test_many_messages_have_one_deadline(self):
+        channel, there = raw_pair()
+        (packet,) = vmm_ipc.encode_frames(
+            vmm_ipc.RETIRED, vmm_ipc.encode_message(vmm_ipc.RETIRED, bytes(16))
+        )
+        there.send(packet)
+        self.assertRaises(TimeoutError, channel.expect, vmm_ipc.RETIRED, until=time.monotonic() - 1)
+        there.close()
+
+    def test_nobody_is_not_the_own_user(self):
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.assertRaises(PermissionError, Channel, here, uids=[])
+        there.close()
 
     def test_descriptors_out_of_place_are_closed(self):
         before = open_files()

@@ -226,7 +226,7 @@ class Channel:
         self._socket, self.timeout = sock, timeout
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         self.peer_pid, self.peer_uid, _ = struct.unpack("iII", credentials)
-        if self.peer_uid not in (uids or [os.geteuid()]):
+        if self.peer_uid not in ([os.geteuid()] if uids is None else uids):
             sock.close()
             raise PermissionError(f"the other side is user {self.peer_uid}, who is not allowed")
         self.send(HELLO)
@@ -237,9 +237,17 @@ class Channel:
     @classmethod
     def connect(cls, path, timeout=30.0, uids=None):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        until = time.monotonic() + timeout
         try:
             sock.settimeout(timeout)
-            sock.connect(os.fspath(path))
+            while True:
+                try:
+                    sock.connect(os.fspath(path))
+                    break
+                except BlockingIOError:  # many others wait for the same listener
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.002)
         except BaseException:
             sock.close()
             raise
@@ -272,11 +280,25 @@ class Channel:
             self._fail("a second hello")
         return kind, values, fds
 
-    def _receive(self):
-        fds, payload, message, until = [], bytearray(), None, time.monotonic() + self.timeout
+    def expect(self, *kinds, until=None):
+        """As `receive`, for one of these kinds; any other ends the connection. `until` is a time of
+        `time.monotonic`, for an exchange of several messages."""
+        kind, values, fds = self._receive(until)
+        if kind not in kinds:
+            for fd in fds:
+                os.close(fd)
+            self._fail(f"message {kind} where {' or '.join(map(str, kinds))} was expected")
+        return kind, values, fds
+
+    def _receive(self, until=None):
+        fds, payload, message = [], bytearray(), None
+        until = until or time.monotonic() + self.timeout
         try:
             while message is None or len(payload) < message[1]:
-                self._socket.settimeout(max(0.001, until - time.monotonic()))
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("the other side was too slow")
+                self._socket.settimeout(left)
                 kind, total, part = self._frame(fds, len(payload))
                 _check(message in (None, (kind, total)), "another message between the frames")
                 message = (kind, total)
@@ -520,10 +542,7 @@ class Buffer:
 
 def receive(channel, writable=True):
     """Receives an offer, maps it and accepts; a `Buffer` of the same bytes as the exporter's."""
-    kind, values, _ = channel.receive()
-    if kind != OFFER:
-        channel._fail(f"message {kind} where an offer was expected")
-    (offer,) = values
+    _, (offer,), _ = channel.expect(OFFER)
 
     def take(handles):
         device = Device.by_uuid(offer.device)
@@ -539,11 +558,11 @@ def receive(channel, writable=True):
 
 def receive_update(channel, buffer):
     """Receives an update of `buffer`, which is longer afterwards; take new arrays of it then."""
-    kind, values, _ = channel.receive()
-    if kind == RETIRED and values[0] == buffer.id:
-        raise EOFError("no more updates of this buffer will come")
-    if kind != UPDATE:
-        channel._fail(f"message {kind} where an update was expected")
+    kind, values, _ = channel.expect(UPDATE, RETIRED)
+    if kind == RETIRED:
+        if values[0] == buffer.id:
+            raise EOFError("no more updates of this buffer will come")
+        channel._fail("another buffer is retired")
     (update,) = values
 
     def take(handles):
@@ -563,9 +582,10 @@ def receive_update(channel, buffer):
 def _answer(channel, offer, first, take):
     """Receives the handles whatever becomes of them, so that both sides stay in step."""
     count, fds = len(offer.sizes), []
+    until = time.monotonic() + channel.timeout  # for all of them together
     try:
         while offer.handle_type == POSIX_FD and len(fds) < count:
-            kind, values, more = channel.receive()
+            kind, values, more = channel.expect(HANDLES, RETIRED, until=until)
             fds += more
             if kind == RETIRED and values[0] == offer.id:
                 raise EOFError("the exporter took its offer back")
@@ -680,7 +700,7 @@ def _offer(channel, kind, offer, buffer, first):
             for fd in fds:
                 os.close(fd)
         at += 128
-    kind, values, _ = channel.receive()
+    kind, values, _ = channel.expect(ACCEPTED, REFUSED)
     if kind == REFUSED and values[:2] == (offer.id, offer.generation):
         raise RefusedError(*values[2:])
     if (kind, values) != (ACCEPTED, (offer.id, offer.generation)):

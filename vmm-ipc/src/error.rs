@@ -20,6 +20,8 @@ struct Inner {
     attempt: Cow<'static, str>,
     cause: Cause,
     advice: Option<Cow<'static, str>>,
+    /// The generation that the importer has reached, where that was sent by parts.
+    reached: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -134,12 +136,19 @@ impl Error {
         self
     }
 
+    /// After the importer had this generation.
+    pub(crate) fn after(mut self, generation: u64) -> Self {
+        self.0.reached = Some(generation);
+        self
+    }
+
     fn from_parts(kind: ErrorKind, attempt: Cow<'static, str>, cause: Cause) -> Self {
         Error(Box::new(Inner {
             kind,
             attempt,
             cause,
             advice: None,
+            reached: None,
         }))
     }
 
@@ -166,6 +175,12 @@ impl Error {
             }),
             _ => false,
         }
+    }
+
+    /// The generation that the importer has, where [`Export::send_updates`](crate::Export::send_updates)
+    /// failed on the way.
+    pub fn reached(&self) -> Option<u64> {
+        self.0.reached
     }
 
     /// Why the peer refused, where it did.

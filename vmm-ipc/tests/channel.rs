@@ -266,3 +266,46 @@ fn signals_do_not_end_a_wait() {
         assert_eq!(received.unwrap().unwrap(), offer(20_000));
     });
 }
+
+#[test]
+fn a_client_that_is_gone_again_does_not_keep_the_next_from_being_served() {
+    let listener = Listener::new().unwrap();
+    let gone = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(listener.path()).unwrap();
+    rustix::net::connect(&gone, &address).unwrap();
+    drop(gone);
+    let _client = Channel::connect(listener.path()).unwrap();
+    listener.accept(SOON).unwrap();
+}
+
+#[test]
+fn what_the_kernel_would_send_along_is_not_taken() {
+    let (a, b) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    // As a service manager does with the sockets that it passes on.
+    rustix::net::sockopt::set_socket_passcred(&a, true).unwrap();
+    let mut server = Channel::from_fd(a, PeerPolicy::SameUser).unwrap();
+    let mut client = Channel::from_fd(b, PeerPolicy::SameUser).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let handles = Message::Handles {
+        id: BufferId([7; 16]),
+        first: 0,
+        count: 253,
+    };
+    client.send(&handles, &vec![file.as_fd(); 253]).unwrap();
+    assert_eq!(server.receive().unwrap().fds.len(), 253);
+}
+
+#[test]
+fn a_socket_without_a_peer_is_refused_as_that() {
+    let alone = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let error = Channel::from_fd(alone, PeerPolicy::Anyone).unwrap_err();
+    assert!(error.to_string().contains("not connected"), "{error}");
+    let error = Channel::connect("/dev/null").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}

@@ -149,6 +149,10 @@ impl Buffer {
             let reason = "the device is not its own peer: `access` is for the device itself";
             return Err(Error::invalid(attempt(), reason));
         }
+        if !(options.address_hint as usize).is_multiple_of(granularity) {
+            let reason = format!("the address hint is not a multiple of {granularity} bytes");
+            return Err(Error::invalid(attempt(), reason));
+        }
         let capacity = size::round_up(options.capacity.max(total), granularity, attempt)?;
         let access = AccessSet::new(device, location, options.access, &options.peers);
         let kind = Kind {

@@ -66,8 +66,15 @@ impl Buffer {
             .chunk_policy()
             .step(self.mapped, needed, room, granularity);
         let _relaxed = Relaxed::enter(driver);
+        // Addresses first: a length that none can have takes no memory from anyone.
+        let (step, target) = match self.target(step) {
+            Err(error) if error.kind() == ErrorKind::OutOfAddressSpace && needed < step => {
+                (needed, self.target(needed)?)
+            }
+            target => (step, target?),
+        };
         let chunks = allocator.chunks(step, needed)?;
-        self.append(chunks, allocator.access(), new_len)
+        self.put(target, chunks, allocator.access(), new_len)
     }
 
     /// A buffer of `new_len` bytes that continues this one by given allocations, as an importer does
@@ -154,12 +161,36 @@ impl Buffer {
             let reason = format!("the memory is only {mapped} bytes");
             return Err(Error::invalid(attempt(), reason));
         }
+        if allocations.is_empty() {
+            let mut same = self.alias();
+            same.len = new_len;
+            return Ok(same);
+        }
+        let target = self.target(total)?;
+        self.put(target, allocations, access, new_len)
+    }
+
+    /// Where `bytes` more can be mapped: right behind, else somewhere else with all the rest.
+    fn target(&self, bytes: usize) -> Result<Target> {
+        if let Some(claim) = self.claim_behind(bytes)? {
+            return Ok(Target::Behind(claim));
+        }
+        let claim = self.claim_elsewhere(self.mapped.saturating_add(bytes))?;
+        Ok(Target::Elsewhere(claim))
+    }
+
+    /// Map chunks where there is room for them, or more. All or nothing.
+    fn put(
+        &self,
+        target: Target,
+        allocations: Vec<Allocation>,
+        access: &AccessSet,
+        new_len: usize,
+    ) -> Result<Buffer> {
         let mut grown = self.alias();
         grown.len = new_len;
-        if allocations.is_empty() {
-            return Ok(grown);
-        }
-        let added = allocations.len();
+        grown.chunks += allocations.len();
+        grown.mapped += allocations.iter().map(Allocation::size).sum::<usize>();
         grown.kind.handle_types = allocations
             .iter()
             .map(Allocation::handle_types)
@@ -167,22 +198,22 @@ impl Buffer {
         grown.kind.add_users(access);
         let driver = self.kind.device.driver();
         let chunks = allocations.into_iter().map(|chunk| (chunk, access.clone()));
-        if let Some(claim) = self.claim_behind(total)? {
-            grown.room = Some(claim.reservation().clone());
-            let mappings = map(driver, claim, chunks)?;
-            grown.tail = Link::append(grown.tail.take(), mappings);
-        } else {
-            let mut all = self.contents();
-            all.extend(chunks);
-            let claim = self.claim_elsewhere(mapped)?;
-            grown.room = Some(claim.reservation().clone());
-            grown.base = claim.address();
-            let mappings = map(driver, claim, all)?;
-            // The old place still has its owner, `self`; the new one is a list of its own.
-            grown.tail = Link::append(None, mappings);
+        match target {
+            Target::Behind(claim) => {
+                grown.room = Some(claim.reservation().clone());
+                let mappings = map(driver, claim, chunks)?;
+                grown.tail = Link::append(grown.tail.take(), mappings);
+            }
+            Target::Elsewhere(claim) => {
+                let mut all = self.contents();
+                all.extend(chunks);
+                grown.room = Some(claim.reservation().clone());
+                grown.base = claim.address();
+                let mappings = map(driver, claim, all)?;
+                // The old place still has its owner, `self`; the new one is a list of its own.
+                grown.tail = Link::append(None, mappings);
+            }
         }
-        grown.mapped = mapped;
-        grown.chunks += added;
         Ok(grown)
     }
 
@@ -248,6 +279,14 @@ impl Buffer {
             self.len, self.kind.device
         )
     }
+}
+
+/// Addresses for what a buffer grows by.
+enum Target {
+    /// Right behind what is mapped.
+    Behind(Claim),
+    /// For the whole buffer, at another place.
+    Elsewhere(Claim),
 }
 
 /// Map chunks one after the other from the start of `claim`. All or nothing.

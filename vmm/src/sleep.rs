@@ -116,7 +116,9 @@ impl Buffer {
         if !chain::is_unique(self.tail.as_ref()) {
             let reason = "another buffer, slice or handle still holds some of its memory";
             return Err(Error::new(ErrorKind::Aliased, attempt(), reason)
-                .advise("drop its aliases, slices and the buffers it was grown from first"));
+                .advise(
+                    "drop its aliases, slices and the buffers it was grown from first, and retire its exports",
+                ));
         }
         self.chunks()
             .map(|chunk| chunk.allocation.blueprint())

@@ -2,15 +2,21 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm::Buffer;
 use vmm_ipc::wire::Update;
-use vmm_ipc::{Capacity, ErrorKind, Export, Exporter, ImportOptions, Imported, PeerPolicy};
+use vmm_ipc::{
+    Capacity, Channel, ErrorKind, Export, Exporter, ImportOptions, Imported, Limits, PeerPolicy,
+};
 
 use super::{allocator, channel_to, expect_filled, fill};
 use crate::{Case, Context, Failure, Link, cases};
 
 pub const CASES: &[Case] = cases![
     growth_reaches_several_importers_at_the_same_address,
+    an_update_of_more_chunks_than_descriptors_are_left_arrives,
+    updates_go_on_where_one_was_refused,
+    what_is_shorter_than_the_exported_buffer_is_refused,
     a_grow_exports_and_sends_the_new_chunks_alone: emulator_only(),
     an_importer_with_too_little_room_moves_and_its_old_value_stays_valid,
     updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works,
@@ -37,6 +43,17 @@ pub fn growing_importer(context: &Context, mut link: Link) -> Result<(), Failure
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// As [`growing_importer`], with 256 file descriptors at most.
+pub fn growing_importer_with_few_descriptors(context: &Context, link: Link) -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    let lower = Rlimit {
+        current: Some(256),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, lower)?;
+    growing_importer(context, link)
 }
 
 /// A buffer of two chunks with room for `room`, and its export.
@@ -102,6 +119,67 @@ fn growth_reaches_several_importers_at_the_same_address(context: &Context) -> Re
         peer.expect("hangup")?;
         peer.finish()?;
     }
+    Ok(())
+}
+
+fn an_update_of_more_chunks_than_descriptors_are_left_arrives(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 302)?;
+    let mut peer = context.peer("ipc::growing importer with few descriptors")?;
+    let mut channel = channel_to(&mut peer)?;
+    export.send(&mut channel)?;
+    peer.expect("2 chunks of generation 0")?;
+    export.grow(&grown(&buffer, 300)?)?;
+    export.send_updates(&mut channel, 0)?;
+    peer.expect("302 chunks of generation 1")?;
+    drop(channel);
+    peer.expect("hangup")?;
+    peer.finish()
+}
+
+fn updates_go_on_where_one_was_refused(context: &Context) -> Result<(), Failure> {
+    let (mut buffer, mut export) = start(context, 64)?;
+    let granularity = buffer.granularity() as u64;
+    let (mut out, mut inn) = Channel::pair()?;
+    let importer = std::thread::scope(|scope| {
+        let importer = scope.spawn(move || -> Result<(Imported, Channel), Failure> {
+            let options = ImportOptions::read_write().limits(Limits::new().bytes(4 * granularity));
+            let mut imported = options.receive(context.driver()?, &mut inn)?;
+            while imported.receive_update(&mut inn).is_ok() {}
+            Ok((imported, inn))
+        });
+        export.send(&mut out)?;
+        for _ in 0..4 {
+            buffer = grown(&buffer, 1)?;
+            export.grow(&buffer)?;
+        }
+        let error = export.send_updates(&mut out, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert_eq!(error.reached(), Some(2), "four chunks of six fit");
+        importer
+            .join()
+            .unwrap_or_else(|_| Err(Failure::new("the importer panicked")))
+    });
+    let (imported, _channel) = importer?;
+    assert_eq!(imported.generation(), 2);
+    Ok(())
+}
+
+fn what_is_shorter_than_the_exported_buffer_is_refused(context: &Context) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 64)?;
+    let granularity = buffer.granularity();
+    let private = vmm::Allocator::builder(&context.device()?)
+        .handle_types(vmm::HandleTypes::POSIX_FD)
+        .build()?;
+    let more = vec![private.allocate_unmapped(granularity)?];
+    let short = buffer
+        .shrink(granularity + 1)?
+        .extend(more, granularity + 2)?;
+    let error = export.grow(&short).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(export.generation(), 0);
+    export.grow(&grown(&buffer, 1)?)?;
     Ok(())
 }
 

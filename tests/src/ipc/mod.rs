@@ -53,6 +53,10 @@ pub const ROLES: &[Role] = &[
         run: growth::growing_importer,
     },
     Role {
+        name: "ipc::growing importer with few descriptors",
+        run: growth::growing_importer_with_few_descriptors,
+    },
+    Role {
         name: "ipc::first of three",
         run: relay::first_of_three,
     },

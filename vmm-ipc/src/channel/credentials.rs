@@ -44,9 +44,33 @@ pub(super) fn of_peer(socket: impl AsFd) -> Result<Credentials, Errno> {
     }
 }
 
+/// Whoever made the socket may have asked the kernel to send more along than what the peer sends:
+/// credentials, a security label, a descriptor of the process. There is no room for it here, and
+/// the descriptor would have no owner.
+pub(super) fn take_no_extras(socket: impl AsFd) {
+    let number = socket.as_fd().as_raw_fd();
+    let off: c_int = 0;
+    for name in [SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD] {
+        // SAFETY: the descriptor is open, being borrowed; the kernel reads one live integer. A kernel
+        // that does not know an option does not send what it stands for.
+        unsafe {
+            setsockopt(
+                number,
+                SOL_SOCKET,
+                name,
+                (&raw const off).cast(),
+                size_of::<c_int>() as u32,
+            )
+        };
+    }
+}
+
 // The same numbers on x86-64 and aarch64.
 const SOL_SOCKET: c_int = 1;
+const SO_PASSCRED: c_int = 16;
 const SO_PEERCRED: c_int = 17;
+const SO_PASSSEC: c_int = 34;
+const SO_PASSPIDFD: c_int = 76;
 
 unsafe extern "C" {
     /// Of the C library, which the standard library links.
@@ -56,6 +80,14 @@ unsafe extern "C" {
         name: c_int,
         value: *mut c_void,
         len: *mut u32,
+    ) -> c_int;
+
+    fn setsockopt(
+        socket: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        len: u32,
     ) -> c_int;
 }
 

@@ -74,9 +74,14 @@ impl Listener {
     /// [`ErrorKind::System`], as where something is there already: a listener that is dropped removes
     /// its socket, a process that is killed leaves it behind.
     pub fn bind(path: impl AsRef<Path>, policy: PeerPolicy) -> Result<Self> {
-        let path = path.as_ref();
-        let attempt = || format!("listening at {}", path.display());
-        let address = address_of(path, attempt)?;
+        let given = path.as_ref();
+        let attempt = || format!("listening at {}", given.display());
+        let address = address_of(given, attempt)?;
+        // The process may change its folder before the listener goes.
+        let path = std::path::absolute(given).map_err(|error| {
+            Error::os(attempt(), Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
+        let path = path.as_path();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -135,7 +140,11 @@ impl Listener {
         let deadline = Deadline::after(timeout);
         loop {
             match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => return Channel::from_fd(socket, self.policy),
+                // One that is gone already is as if it had not come.
+                Ok(socket) => match Channel::from_fd(socket, self.policy) {
+                    Err(error) if error.kind() == ErrorKind::Hangup => continue,
+                    result => return result,
+                },
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => {}
                 Err(errno) => return Err(Error::os(attempt, errno)),

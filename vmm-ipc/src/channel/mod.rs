@@ -7,6 +7,7 @@ mod peer;
 mod socket;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -92,6 +93,12 @@ impl Channel {
                     return Err(Error::new(ErrorKind::Timeout, attempt(), reason));
                 }
                 Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                    let is_other =
+                        std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket());
+                    if is_other {
+                        let reason = "what is there is no socket";
+                        return Err(Error::new(ErrorKind::InvalidArgument, attempt(), reason));
+                    }
                     let reason = "nobody listens there";
                     return Err(Error::new(ErrorKind::Hangup, attempt(), reason)
                         .advise("start the process that listens first, and name the same path"));
@@ -115,6 +122,7 @@ impl Channel {
     /// [`ErrorKind::InvalidArgument`] for another kind of socket; [`ErrorKind::Peer`].
     pub fn from_fd(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
         let socket = Socket::new(socket)?;
+        credentials::take_no_extras(&socket);
         let peer = PeerCredentials::of(&socket)?;
         peer.check(policy)?;
         let limits = Limits::default();
@@ -322,7 +330,17 @@ impl AsFd for Channel {
 
 /// The address of a socket at `path`.
 fn address_of(path: &Path, attempt: impl Fn() -> String) -> Result<SocketAddrUnix> {
-    SocketAddrUnix::new(path).map_err(|errno| {
+    if path.as_os_str().is_empty() {
+        let reason = "the path is empty";
+        return Err(Error::new(ErrorKind::InvalidArgument, attempt(), reason));
+    }
+    // One byte less than the kernel takes, for peers in C that end the path by a zero.
+    let short = path.as_os_str().len() <= MOST_PATH;
+    let address = match short {
+        true => SocketAddrUnix::new(path),
+        false => Err(Errno::NAMETOOLONG),
+    };
+    address.map_err(|errno| {
         let error = Error::os(attempt(), errno);
         match errno {
             Errno::NAMETOOLONG => error.advise("a socket's path has at most 107 bytes"),
@@ -330,3 +348,6 @@ fn address_of(path: &Path, attempt: impl Fn() -> String) -> Result<SocketAddrUni
         }
     })
 }
+
+/// Bytes of a socket's path.
+const MOST_PATH: usize = 107;

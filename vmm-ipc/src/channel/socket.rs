@@ -47,6 +47,10 @@ impl Socket {
             let reason = "only Unix sockets carry file descriptors";
             return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason));
         }
+        if rustix::net::getpeername(&fd) == Err(Errno::NOTCONN) {
+            let reason = "the socket is not connected";
+            return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason));
+        }
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|e| Error::os(attempt, e))?;
         rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)
             .map_err(|e| Error::os(attempt, e))?;
@@ -130,13 +134,13 @@ impl Socket {
         let frame = if self.packets {
             self.packet(&mut header, payload, fds, deadline, bound)?
         } else {
-            self.exactly(&mut header, fds, deadline)?;
+            self.exactly(&mut header, true, fds, deadline)?;
             let frame = Frame::decode(&header).map_err(|error| Error::wire(RECEIVING, error))?;
             bound(&frame)?;
             let start = payload.len();
             payload.resize(start + frame.payload as usize, 0);
             let place = payload.get_mut(start..).unwrap_or_default();
-            self.exactly(place, fds, deadline)?;
+            self.exactly(place, false, fds, deadline)?;
             frame
         };
         let came = fds.len() - had;
@@ -183,15 +187,23 @@ impl Socket {
         Ok(frame)
     }
 
-    /// Fill `place` from a stream.
-    fn exactly(&self, place: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Deadline) -> Result<()> {
+    /// Fill `place` from a stream. Descriptors come with the first byte of a frame, or not at all.
+    fn exactly(
+        &self,
+        place: &mut [u8],
+        begins: bool,
+        fds: &mut Vec<OwnedFd>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let mut done = 0;
         while let Some(rest) = place.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            done += self.some(&mut [IoSliceMut::new(rest)], fds, deadline)?;
-            if fds.len() > MAX_FDS {
-                let reason = format!("more than {MAX_FDS} file descriptors came with one message");
+            let had = fds.len();
+            let count = self.some(&mut [IoSliceMut::new(rest)], fds, deadline)?;
+            if fds.len() > had && !(begins && done == 0) {
+                let reason = "file descriptors came in the middle of a frame";
                 return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
             }
+            done += count;
         }
         Ok(())
     }

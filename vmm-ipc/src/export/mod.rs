@@ -178,6 +178,10 @@ impl Export {
             return Err(wrong("its first chunks are not those that were exported")
                 .advise("grow the buffer that was exported, or export this one anew"));
         }
+        if (grown.len() as u64) < self.descriptor.len() {
+            return Err(wrong("it is shorter than what was exported")
+                .advise("grow the buffer that was exported, or export this one anew"));
+        }
         let new: Vec<_> = chunks.collect();
         if new.is_empty() {
             return Err(wrong("it has no chunks beyond those that were exported"));
@@ -246,23 +250,34 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// As [`Export::send`].
+    /// As [`Export::send`]. [`Error::reached`] is the generation that the importer has then: where it
+    /// refused, that is where to go on.
     pub fn send_updates(&self, channel: &mut Channel, generation: u64) -> Result<u64> {
         let deadline = channel.deadline();
         let mut reached = generation;
         for update in self.updates_since(generation) {
-            channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
-            let mut first = update.first_chunk() as usize;
-            let end = first + update.sizes().len();
-            while self.descriptor.handle_kind() == HandleKind::PosixFd && first < end {
-                let next = (first + BATCH).min(end);
-                self.send_handles(channel, first, next, deadline)?;
-                first = next;
-            }
-            self.await_answer(channel, update.generation(), deadline)?;
+            self.send_update(channel, update, deadline)
+                .map_err(|error| error.after(reached))?;
             reached = update.generation();
         }
         Ok(reached)
+    }
+
+    fn send_update(
+        &self,
+        channel: &mut Channel,
+        update: &Update,
+        deadline: Deadline,
+    ) -> Result<()> {
+        channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
+        let mut first = update.first_chunk() as usize;
+        let end = first + update.sizes().len();
+        while self.descriptor.handle_kind() == HandleKind::PosixFd && first < end {
+            let next = (first + BATCH).min(end);
+            self.send_handles(channel, first, next, deadline)?;
+            first = next;
+        }
+        self.await_answer(channel, update.generation(), deadline)
     }
 
     /// Tell an importer that nothing more of this buffer will come.

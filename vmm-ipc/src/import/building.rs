@@ -36,6 +36,7 @@ impl Building<'_> {
         } else {
             self.chunks.import_fabric(&self.fabric, &self.sizes)?
         };
+        let last = done + allocations.len();
         let added: usize = allocations.iter().map(Allocation::size).sum();
         let mapped = self.buffer.as_ref().map_or(0, Buffer::mapped_len) + added;
         let len = self.len.min(mapped);
@@ -44,7 +45,6 @@ impl Building<'_> {
             Some(buffer) => buffer.extend(allocations, len),
         };
         let buffer = buffer.map_err(|error| {
-            let last = (done + fds.len().max(1)).min(total);
             explain_map(
                 format!("mapping chunks {} to {last} of {total}", done + 1),
                 error,

@@ -4,11 +4,11 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use vmm::Buffer;
+use vmm::{Allocation, Buffer};
 
-use super::check_limits;
 use super::chunks::{ChunkSource, explain_map};
 use super::transfer::{Expected, Transfer, wrong_count};
+use super::{check_fds, check_limits};
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::Export;
@@ -106,16 +106,24 @@ impl Imported {
     pub fn receive_offered_update(&mut self, channel: &mut Channel, update: &Update) -> Result<()> {
         let deadline = Deadline::after(self.limits.time);
         let mut transfer = Transfer::new(Expected::of_update(update), deadline);
+        let mut kept = Vec::new();
         let result = self.check_update(update).and_then(|()| {
-            let mut all = Vec::new();
+            let mut memory = Vec::new();
+            // As with an offer, those that are not kept are open a batch at a time.
             transfer.run(channel, |fds| {
-                all.extend(fds);
+                memory.extend(self.import_next(update, &fds, memory.len())?);
+                if self.fds.is_some() {
+                    kept.extend(fds);
+                }
                 Ok(())
             })?;
-            Ok((self.extended(update, &all)?, all))
+            if update.handle_kind() == HandleKind::Fabric {
+                memory = self.import_next(update, &[], 0)?;
+            }
+            self.extended(update, memory)
         });
-        let (buffer, fds) = transfer.answer(channel, update.id(), update.generation(), result)?;
-        self.take_in(update, buffer, fds)
+        let buffer = transfer.answer(channel, update.id(), update.generation(), result)?;
+        self.take_in(update, buffer, kept)
     }
 
     /// Map what the buffer has grown by, from an update and its file descriptors that came some
@@ -130,7 +138,8 @@ impl Imported {
         if fds.len() != expected.fds {
             return Err(wrong_count("extending a buffer", fds.len(), expected.fds));
         }
-        let buffer = self.extended(update, &fds)?;
+        let memory = self.import_next(update, &fds, 0)?;
+        let buffer = self.extended(update, memory)?;
         self.take_in(update, buffer, fds)
     }
 
@@ -162,30 +171,52 @@ impl Imported {
         let follows = update.first_chunk() as usize == had
             && update.mapped_before() == self.descriptor.mapped_len()
             && update.granularity() == self.descriptor.granularity()
-            && update.handle_kind() == self.descriptor.handle_kind()
-            && update.len() >= self.descriptor.len();
+            && update.handle_kind() == self.descriptor.handle_kind();
         if !follows {
             return wrong("it does not begin where the mapped chunks end".into());
+        }
+        if update.len() < self.descriptor.len() {
+            let (now, then) = (self.descriptor.len(), update.len());
+            return wrong(format!("the buffer has {now} bytes and would have {then}"));
         }
         let mapped = self
             .descriptor
             .mapped_after(update)
             .map_err(|error| Error::wire(attempt(), error))?;
-        check_limits(&self.limits, had + update.sizes().len(), mapped, attempt)
+        check_limits(&self.limits, had + update.sizes().len(), mapped, attempt)?;
+        match update.handle_kind() {
+            HandleKind::PosixFd => check_fds(update.sizes().len(), self.fds.is_some(), 0, attempt),
+            HandleKind::Fabric => Ok(()),
+        }
     }
 
-    /// The buffer with the new chunks.
-    fn extended(&self, update: &Update, fds: &[OwnedFd]) -> Result<Buffer> {
+    /// The memory of the next chunks of an update, of which `done` are imported; of all of them where
+    /// fabric handles travel.
+    fn import_next(
+        &self,
+        update: &Update,
+        fds: &[OwnedFd],
+        done: usize,
+    ) -> Result<Vec<Allocation>> {
         let device = self.buffer.device();
         let chunks = ChunkSource::new(device.driver(), device);
         let had = self.descriptor.sizes().len();
         let total = had + update.sizes().len();
-        let allocations = match update.handle_kind() {
-            HandleKind::PosixFd => chunks.import_fds(fds, update.sizes(), had, total)?,
-            HandleKind::Fabric => chunks.import_fabric(update.fabric_handles(), update.sizes())?,
-        };
+        match update.handle_kind() {
+            HandleKind::PosixFd => {
+                let sizes = update.sizes().get(done..).unwrap_or_default();
+                chunks.import_fds(fds, sizes, had + done, total)
+            }
+            HandleKind::Fabric => chunks.import_fabric(update.fabric_handles(), update.sizes()),
+        }
+    }
+
+    /// The buffer with the new chunks.
+    fn extended(&self, update: &Update, memory: Vec<Allocation>) -> Result<Buffer> {
+        let had = self.descriptor.sizes().len();
+        let total = had + update.sizes().len();
         self.buffer
-            .extend(allocations, update.len() as usize)
+            .extend(memory, update.len() as usize)
             .map_err(|error| {
                 explain_map(
                     format!("mapping chunks {} to {total} of {total}", had + 1),

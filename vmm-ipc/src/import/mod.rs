@@ -214,14 +214,8 @@ impl<'a> ImportOptions<'a> {
             Capacity::AsExported => descriptor.capacity() as usize,
         };
         if descriptor.handle_kind() == HandleKind::PosixFd {
-            // Those that are not kept are open a batch at a time.
             let chunks = descriptor.sizes().len();
-            let needed = match self.keep_handles {
-                true => chunks,
-                false => chunks.min(BATCH),
-            };
-            let needed = needed.saturating_sub(already_open);
-            fd_limit::check(needed, attempt)?;
+            check_fds(chunks, self.keep_handles, already_open, attempt)?;
         }
         let mut options = MapOptions::new(self.access).capacity(capacity);
         for (peer, access) in self.peers.iter().filter(|(peer, _)| *peer != device) {
@@ -254,9 +248,30 @@ impl<'a> ImportOptions<'a> {
 fn find_device(driver: &Driver, descriptor: &Descriptor) -> Result<Device> {
     let uuid = Uuid::from_bytes(descriptor.device());
     driver.device_by_uuid(uuid).map_err(|error| {
-        Error::memory(format!("importing buffer {}", descriptor.id()), error)
-            .advise("the exporter's GPU has to be visible here as well: see CUDA_VISIBLE_DEVICES")
+        let hidden = error.kind() == vmm::ErrorKind::NoDevice;
+        let error = Error::memory(format!("importing buffer {}", descriptor.id()), error);
+        match hidden {
+            true => error.advise(
+                "the exporter's GPU has to be visible here as well: see CUDA_VISIBLE_DEVICES",
+            ),
+            false => error,
+        }
     })
+}
+
+/// Whether the file descriptors of so many chunks can be open: all of them where they are kept, else a
+/// batch at a time.
+fn check_fds(
+    chunks: usize,
+    keep: bool,
+    already_open: usize,
+    attempt: impl Fn() -> String,
+) -> Result<()> {
+    let needed = match keep {
+        true => chunks,
+        false => chunks.min(BATCH),
+    };
+    fd_limit::check(needed.saturating_sub(already_open), attempt)
 }
 
 fn check_limits(

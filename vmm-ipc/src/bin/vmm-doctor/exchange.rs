@@ -130,7 +130,14 @@ impl Importer {
             .spawn()
             .map(Importer)
             .map_err(|error| {
-                let advice = "this program must be allowed to execute itself (/proc/self/exe)";
+                // EAGAIN, ENOMEM, ENFILE and EMFILE are not about the right to execute.
+                let advice = match error.raw_os_error() {
+                    Some(23 | 24) => "raise the limit of open files: `ulimit -n`",
+                    Some(11 | 12) => {
+                        "this user has too many processes, or the machine too little memory"
+                    }
+                    _ => "this program must be allowed to execute itself (/proc/self/exe)",
+                };
                 failed("starting a second process", error, advice)
             })
     }
