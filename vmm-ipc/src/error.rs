@@ -106,7 +106,13 @@ impl Error {
                     "too many descriptors of this user are on their way: let the receivers catch up",
                 ),
             ),
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => (ErrorKind::Hangup, None),
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => (
+                ErrorKind::Hangup,
+                Some(
+                    "the peer closed the connection: its own error says why; it may not serve this \
+                     user (`PeerPolicy`)",
+                ),
+            ),
             _ => (ErrorKind::System, None),
         };
         let error = Self::from_parts(kind, attempt.into(), Cause::Os(errno));

@@ -13,7 +13,8 @@ pub struct Limits {
     pub bytes: u64,
     /// Bytes of address space that a buffer's capacity may ask for. Default: 64 TiB.
     pub capacity: u64,
-    /// The time that one buffer or update may take to arrive. Default: 60 seconds.
+    /// The time that one buffer or update may take to arrive, from its first message on: until that
+    /// one comes, [`Channel::set_timeout`](crate::Channel::set_timeout) holds. Default: 60 seconds.
     pub time: Duration,
 }
 

@@ -484,9 +484,19 @@ impl fmt::Display for LoadError {
                 Version(*tag as i32)
             )?,
         }
-        match &self.detail {
-            Some(detail) => write!(f, " ({detail})"),
-            None => Ok(()),
+        if let Some(detail) = &self.detail {
+            write!(f, " ({detail})")?;
+        }
+        match &self.kind {
+            LoadErrorKind::LibraryNotFound { .. } => f.write_str(
+                "; install NVIDIA's driver, start the container with the GPU (`--gpus all`), or name \
+                 the library with VMM_LIBCUDA",
+            ),
+            LoadErrorKind::NotADriver { .. } => {
+                f.write_str("; name the driver's libcuda.so.1, or unset VMM_LIBCUDA")
+            }
+            LoadErrorKind::TagRefused { .. } => f.write_str("; reinstall the driver"),
+            _ => Ok(()),
         }
     }
 }

@@ -4,12 +4,14 @@
 //! else on the device's default stream. The caller's current context is left alone.
 
 use bytemuck::{AnyBitPattern, NoUninit};
+use vmm_sys::CUresult;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Chunk};
 use crate::capture::Relaxed;
 use crate::context::Current;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
+use crate::location::Access;
 use crate::order::After;
 use crate::raw::{self, CopyStream, On};
 use crate::stream::Stream;
@@ -28,7 +30,9 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("reading", to.len(), offset);
+        let len = to.len();
         self.with_host(&attempt, |sys, on| raw::copy_to_host(sys, on, to, span))
+            .map_err(|error| self.explain(error, offset, len, Access::Read))
     }
 
     /// Copy `from` to `offset`, and wait until it is there.
@@ -48,7 +52,7 @@ impl Buffer {
             // The driver may return when it has taken the bytes, before they are there.
             self.note(After::Default(self.kind.device.clone()));
         }
-        result
+        result.map_err(|error| self.explain(error, offset, from.len(), Access::ReadWrite))
     }
 
     /// Copy values of a plain type from byte `offset` on, and wait for them.
@@ -151,7 +155,9 @@ impl Buffer {
         let _current = Current::enter(device)?;
         let result = raw::fill(device.sys(), on, span, value);
         self.note(submitted(stream, device));
-        result.attempt(format_args_for("filling", len, offset))
+        result
+            .attempt(format_args_for("filling", len, offset))
+            .map_err(|error| self.explain(error, offset, len, Access::ReadWrite))
     }
 
     fn copy_via(
@@ -171,7 +177,10 @@ impl Buffer {
         let result = raw::copy(device.sys(), on, onto, from);
         self.note(submitted(stream, device));
         to.note(submitted(stream, device));
-        result.attempt(format_args_for("copying", len, offset))
+        result
+            .attempt(format_args_for("copying", len, offset))
+            .map_err(|error| self.explain(error, offset, len, Access::Read))
+            .map_err(|error| to.explain(error, to_offset, len, Access::ReadWrite))
     }
 
     /// Whose context work is submitted in, and where it runs. A stream may be another device's, which
@@ -208,6 +217,30 @@ impl Buffer {
         })?;
         let current = Current::enter(stream.device())?;
         copy(driver.sys(), Some(current.copies())).attempt(attempt)
+    }
+
+    /// The driver has one answer to every wrong argument. Where the memory is not mapped for what was
+    /// tried, that is why.
+    fn explain(&self, error: Error, offset: usize, len: usize, needed: Access) -> Error {
+        let touched =
+            |chunk: &Chunk<'_>| chunk.offset < offset + len && chunk.offset + chunk.size > offset;
+        let least = self
+            .chunks()
+            .filter(touched)
+            .map(|chunk| chunk.access)
+            .min();
+        match (error.code(), least) {
+            (Some(CUresult::CUDA_ERROR_INVALID_VALUE), Some(least)) if least < needed => error
+                .because(
+                    ErrorKind::NotPermitted,
+                    format!(
+                        "the memory is mapped for access {least} of {}: access is chosen when memory \
+                         is allocated or imported",
+                        self.kind.device
+                    ),
+                ),
+            _ => error,
+        }
     }
 
     fn check_aligned<T>(&self, offset: usize) -> Result<()> {

@@ -75,7 +75,7 @@ impl Allocator {
     }
 
     /// A buffer of `len` bytes that grows at the same address up to `capacity` bytes. Capacity is
-    /// address space only: it costs no memory.
+    /// address space only: it costs no memory. Less than `len` counts as just `len`.
     ///
     /// # Errors
     ///

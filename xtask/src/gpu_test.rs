@@ -46,6 +46,10 @@ pub fn run(mut parser: Parser) -> Result {
         words.insert(0, "full".to_owned());
     }
     let script = directory.join("run.sh");
-    cmd!(shell, "{script} {words...}").run()?;
+    let mut command = cmd!(shell, "{script} {words...}");
+    if std::env::var_os("OUT").is_none() {
+        command = command.env("OUT", root().join("target/gpu-test/out"));
+    }
+    command.run()?;
     Ok(())
 }

@@ -28,7 +28,8 @@ pub enum InstallError {
 impl fmt::Display for InstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse => f.write_str("the emulator of this process is already in use"),
+            Self::InUse => f.write_str("the emulator of this process is already in use: install it once, before the first call, \
+                 and share it between tests"),
             Self::Invalid(what) => f.write_str(what),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::config::{Config, DeviceConfig, Fabric, Peers};
+use crate::symbols::is_known;
 use std::ffi::c_int;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ impl Config {
     /// One sentence that names the variable and what it should look like.
     pub fn from_env() -> Result<Self, String> {
         let mut config = Self::new();
+        refuse_unknown()?;
         if let Some(count) = read("DEVICES", "a number", |text| text.parse().ok())? {
             config = config.devices(count);
         }
@@ -49,19 +51,50 @@ impl Config {
         })? {
             set(&mut config, names, |device, name| device.name = name);
         }
-        if let Some(latencies) = read("LATENCY", "such as cuMemCreate=1ms,cuMemMap=50us", |text| {
-            list(text, latency)
-        })? {
+        if let Some(latencies) = read(
+            "LATENCY",
+            "functions of the driver such as cuMemCreate=1ms,cuMemMap=50us",
+            |text| list(text, latency),
+        )? {
             config.latencies = latencies;
         }
-        if let Some(failures) = read("FAIL", "function:nth:code such as cuMemMap:3:2", |text| {
-            list(text, failure)
-        })? {
+        if let Some(failures) = read(
+            "FAIL",
+            "a function of the driver, nth call, code, such as cuMemMap:3:2,",
+            |text| list(text, failure),
+        )? {
             config.failures = failures;
         }
         config.host_touch = read("HOST_TOUCH", "0 or 1", flag)?.unwrap_or(false);
         config.report = read("REPORT", "0 or 1", flag)?.unwrap_or(false);
         Ok(config)
+    }
+}
+
+/// A mistyped variable would change nothing, and nobody would know.
+fn refuse_unknown() -> Result<(), String> {
+    const KNOWN: &[&str] = &[
+        "DEVICES",
+        "MEMORY",
+        "DRIVER_VERSION",
+        "GRANULARITY",
+        "FABRIC",
+        "PEERS",
+        "ATTRIBUTES",
+        "UUIDS",
+        "NAMES",
+        "LATENCY",
+        "FAIL",
+        "HOST_TOUCH",
+        "REPORT",
+    ];
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = names
+        .filter_map(|name| name.strip_prefix("VMM_EMULATOR_").map(str::to_owned))
+        .find(|name| !KNOWN.contains(&name.as_str()));
+    match unknown {
+        Some(name) => Err(format!("VMM_EMULATOR_{name}: there is no such variable")),
+        None => Ok(()),
     }
 }
 
@@ -148,6 +181,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 
 fn latency(text: &str) -> Option<(String, Duration)> {
     let (function, time) = text.split_once('=')?;
+    is_known(function).then_some(())?;
     let digits = time.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number = digits.parse().ok()?;
     let latency = match time.strip_prefix(digits)? {
@@ -162,6 +196,7 @@ fn latency(text: &str) -> Option<(String, Duration)> {
 fn failure(text: &str) -> Option<(String, u64, Code)> {
     let mut parts = text.split(':');
     let (function, nth, code) = (parts.next()?, parts.next()?, parts.next()?);
+    is_known(function).then_some(())?;
     Some((
         function.to_owned(),
         nth.parse().ok()?,

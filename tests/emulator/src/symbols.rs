@@ -278,6 +278,11 @@ impl Answer {
     }
 }
 
+/// Whether there is such a function, of any version.
+pub(crate) fn is_known(name: &str) -> bool {
+    ROWS.iter().any(|row| row.name == name)
+}
+
 /// The newest form that is not newer than the version asked for, nor than the driver. A function
 /// with forms for per-thread default streams has no others where those are wanted: the forms of
 /// older functions came with CUDA 7.0 and answer to no lower version.

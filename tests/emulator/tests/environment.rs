@@ -15,7 +15,7 @@ const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HAND
 /// The UUID of the second device, unless another is given.
 const SECOND: &str = "GPU-766d6d2d-656d-756c-6174-6f7200000001";
 /// Set in the process of a case: its name.
-const CASE: &str = "VMM_EMULATOR_TEST_CASE";
+const CASE: &str = "VMM_TEST_CASE";
 
 type Case = (&'static str, &'static [(&'static str, &'static str)], fn());
 

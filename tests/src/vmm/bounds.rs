@@ -11,6 +11,7 @@ pub const CASES: &[Case] = cases![
     invariant_10_an_import_of_a_stated_size_that_is_wrong_is_refused,
     a_grow_beyond_all_memory_is_refused_and_leaves_nothing: emulator_only(),
     the_device_is_not_its_own_peer,
+    memory_without_the_access_says_so,
     copies_out_of_bounds_are_refused_and_change_nothing,
     slices_are_bounded_by_their_range,
     options_that_cannot_be_right_are_refused_before_any_driver_call,
@@ -138,6 +139,28 @@ fn the_device_is_not_its_own_peer(context: &Context) -> Result<(), Failure> {
     let memory = vec![chunk(&allocator, granularity)?];
     let buffer = Buffer::from_allocations(&device, memory, granularity, &options);
     expect_kind(buffer, ErrorKind::InvalidArgument);
+    Ok(())
+}
+
+fn memory_without_the_access_says_so(context: &Context) -> Result<(), Failure> {
+    let (writable, granularity) = exact(context)?;
+    let source = writable.allocate(granularity)?;
+    for (access, reads) in [(Access::Read, true), (Access::None, false)] {
+        let allocator = Allocator::builder(&context.device()?)
+            .access(access)
+            .build()?;
+        let buffer = allocator.allocate(granularity)?;
+        assert_eq!(buffer.read(0, &mut [0; 8]).is_ok(), reads);
+        for refused in [
+            buffer.write(0, &[1; 8]),
+            buffer.fill(0, 8, 1),
+            source.copy_to(0, &buffer, 0, 8),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+            assert!(error.to_string().contains(&access.to_string()), "{error}");
+        }
+    }
     Ok(())
 }
 

@@ -231,7 +231,10 @@ impl Socket {
             };
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = part {
-                    fds.extend(rights);
+                    fds.extend(rights.inspect(|fd| {
+                        // Closing it would wait otherwise. What is no socket answers so at once.
+                        let _ = rustix::net::sockopt::set_socket_linger(fd, None);
+                    }));
                 }
             }
             if message.flags.contains(ReturnFlags::CTRUNC) {

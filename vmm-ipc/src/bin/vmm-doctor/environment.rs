@@ -283,7 +283,7 @@ fn imex() -> Finding {
 fn fork() -> Finding {
     Finding::note(
         "fork",
-        "CUDA does not survive it; the exchange below uses exec",
+        "CUDA does not survive it; exchanges here are made by exec",
     )
     .advise(
         "start processes with exec, or fork before the driver is loaded; in Python \
