@@ -244,6 +244,8 @@ class Channel:
                 try:
                     sock.connect(os.fspath(path))
                     break
+                except (FileNotFoundError, ConnectionRefusedError) as error:
+                    raise ConnectionRefusedError(f"nobody listens at {os.fspath(path)}") from error
                 except BlockingIOError:  # many others wait for the same listener
                     if time.monotonic() > until:
                         raise
@@ -342,8 +344,10 @@ class Channel:
 
 
 def _cuda():
-    from cuda.bindings import driver
-
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise ImportError("NVIDIA's bindings are missing: pip install cuda-bindings") from error
     return driver
 
 

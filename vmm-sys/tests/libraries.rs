@@ -122,7 +122,10 @@ fn a_library_of_something_else_is_no_driver() {
     );
     assert_eq!(
         error.to_string(),
-        format!("{} is no CUDA driver", path.display())
+        format!(
+            "{} is no CUDA driver; name the driver's libcuda.so.1, or unset VMM_LIBCUDA",
+            path.display()
+        )
     );
 }
 

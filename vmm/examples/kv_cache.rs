@@ -77,7 +77,11 @@ fn mib(buffer: &Buffer) -> usize {
     buffer.mapped_len() >> 20
 }
 
-const USAGE: &str = "usage: kv_cache [--driver auto|cuda|emulator] [--up-to MIB]";
+const USAGE: &str = "\
+usage: kv_cache [--driver auto|cuda|emulator] [--up-to MIB]
+
+Grows a cache token by token, up to MIB (256 by default) of 64 GiB, at one address.
+  --driver  auto (default): the GPU where there is one, else the software emulator";
 
 fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
     let mut driver = None;

@@ -281,7 +281,7 @@ impl AllocatorBuilder {
             return wrong("compression is for device memory");
         }
         if self.alignment != 0 && !self.alignment.is_power_of_two() {
-            return wrong("an alignment is a power of two");
+            return wrong("an alignment is a power of two; 0 is the driver's own");
         }
         if self.peers.iter().any(|(peer, _)| *peer == self.device) {
             return wrong("the device is not its own peer: use `access` for the device itself");

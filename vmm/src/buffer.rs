@@ -429,6 +429,15 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usi
     match (start, end) {
         (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end - start)),
         (start, end) => {
+            if let (Some(start), Some(end)) = (start, end)
+                && start > end
+            {
+                return Err(Error::new(
+                    ErrorKind::OutOfBounds,
+                    format!("taking the range {start}..{end}"),
+                    "the start lies behind the end",
+                ));
+            }
             let text = |bound: Option<usize>| bound.map_or("overflow".into(), |b| b.to_string());
             Err(Error::new(
                 ErrorKind::OutOfBounds,

@@ -20,7 +20,7 @@ pub fn examine() -> (Section, Option<Driver>) {
 fn which() -> Finding {
     match std::env::var_os("VMM_LIBCUDA") {
         Some(path) => Finding::note("library", format!("{} (VMM_LIBCUDA)", path.display())),
-        None => Finding::ok("library", "libcuda.so.1, by the system's search path"),
+        None => Finding::note("library", "libcuda.so.1, by the system's search path"),
     }
 }
 
@@ -86,6 +86,9 @@ fn symbols(sys: &sys::Driver) -> Finding {
 
 fn load_advice(kind: &LoadErrorKind) -> &'static str {
     match kind {
+        LoadErrorKind::LibraryNotFound { .. } if std::env::var_os("VMM_LIBCUDA").is_some() => {
+            "look at the path that --driver or VMM_LIBCUDA names, or leave it out"
+        }
         LoadErrorKind::LibraryNotFound { .. } => {
             "install NVIDIA's driver; in a container start it with the GPU (`--gpus all`); under \
              WSL2 add /usr/lib/wsl/lib to LD_LIBRARY_PATH"
