@@ -81,6 +81,9 @@ fn worker(driver: &Driver, path: &str) -> Result<(), Error> {
     let importer = Importer::new(&driver.device(0)?)?;
     let imported = importer.receive(ImportOptions::read_only(), &mut channel)?;
     common::check(imported.buffer(), CONTENTS, |_| {})?;
-    println!("worker: {} bytes are there", imported.buffer().len());
+    println!(
+        "worker: {} are there",
+        common::size_text(imported.buffer().len())
+    );
     Ok(())
 }

@@ -51,7 +51,10 @@ fn writer(driver: &Driver, choice: &Choice) -> Result<(), Error> {
     if cache.address() != address {
         return Err("the cache moved, although there was room".into());
     }
-    println!("writer: grown {STEPS} times, to {} bytes", cache.len());
+    println!(
+        "writer: grown {STEPS} times, to {}",
+        common::size_text(cache.len())
+    );
     reader.finish()
 }
 
@@ -70,6 +73,7 @@ fn reader(_: &str, driver: &Driver, path: &str) -> Result<(), Error> {
         return Err("the cache moved here, although there was room".into());
     }
     let (chunks, len) = (cache.buffer().chunks().count(), cache.buffer().len());
-    println!("reader: {len} bytes in {chunks} chunks, at the same address throughout");
+    let size = common::size_text(len);
+    println!("reader: {size} in {chunks} chunks, at the same address throughout");
     Ok(())
 }

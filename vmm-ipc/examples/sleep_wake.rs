@@ -35,7 +35,8 @@ fn owner(driver: &Driver, choice: &Choice) -> Result<(), Error> {
     // The contents wait in host memory. `sleep` without them is for what can be loaded again.
     let sleeping = model.sleep_with_contents(|_| {})?;
     let asleep = device.memory_info()?.free;
-    println!("asleep: {len} bytes in host memory, free on the device {awake} -> {asleep}");
+    let [size, before, after] = [len, awake, asleep].map(common::size_text);
+    println!("asleep: {size} in host memory, free on the device {before} -> {after}");
     if driver.is_emulator() && asleep < awake + len {
         // Elsewhere other programs may have taken it already.
         return Err("the memory did not go back to the device".into());

@@ -28,7 +28,7 @@ fn holder(driver: &Driver, choice: &Choice) -> Result<(), Error> {
     let device = driver.device(0)?;
     let weights = common::allocate(&device, &[4, 2, 6], 12)?;
     common::fill(&weights, WEIGHTS, |_| {})?;
-    println!("holder: {} bytes loaded", weights.len());
+    println!("holder: {} loaded", common::size_text(weights.len()));
 
     let listener = Listener::new()?;
     // Exported once: what it exports is kept, and the next worker is sent the same.

@@ -92,6 +92,6 @@ fn workers_attach_at_a_path_until_the_holder_is_killed() {
     for worker in workers {
         let text = String::from_utf8_lossy(&worker.stdout);
         assert!(worker.status.success(), "{worker:?}");
-        assert!(text.contains("bytes are there"), "{text}");
+        assert!(text.contains("16 MiB are there"), "{text}");
     }
 }

@@ -255,7 +255,10 @@ pub fn compare(mut parser: Parser) -> Result {
 fn read(path: &Path) -> Result<BTreeMap<String, String>> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let rows = text.lines().filter(|line| !line.starts_with('#')).skip(1);
+    let mut rows = text.lines().filter(|line| !line.starts_with('#'));
+    if !rows.next().is_some_and(|head| head.starts_with("case\t")) {
+        return Err(format!("{} is no recording: `record` makes one", path.display()).into());
+    }
     Ok(rows
         .filter_map(|row| {
             Some((
