@@ -68,7 +68,7 @@ pub fn check(shell: &Shell) -> Result {
         .collect();
 
     let next = Mutex::new(cases.iter());
-    let failed = Mutex::new(Vec::new());
+    let failed: Mutex<Vec<&str>> = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -76,18 +76,21 @@ pub fn check(shell: &Shell) -> Result {
             scope.spawn(|| {
                 let take = || next.lock().map(|mut next| next.next().copied());
                 while let Ok(Some(case)) = take() {
-                    if let Err(error) = run(&program, case)
+                    if run(&program, case).is_err()
                         && let Ok(mut failed) = failed.lock()
                     {
-                        failed.push(format!("{case}: {error}"));
+                        failed.push(case);
                     }
                 }
             });
         }
     });
     let failed = failed.into_inner().map_err(|_| "a thread panicked")?;
-    if !failed.is_empty() {
-        return Err(failed.join("\n").into());
+    // Once more, alone: the waits in the cases are not made for valgrind beside valgrind. What
+    // valgrind itself finds it finds again.
+    for case in &failed {
+        println!("once more: {case}");
+        run(&program, case).map_err(|error| format!("{case}: {error}"))?;
     }
     println!(
         "{} cases under valgrind in {:.0} s: no error, no definite leak; {} left out",
