@@ -33,7 +33,9 @@ fn main() -> ExitCode {
             open(driver).and_then(|d| holder(&d, path, PeerPolicy::SameUser))
         }
         ["holder", path, driver, uid] => open(driver).and_then(|d| {
-            let uid = uid.parse().map_err(|_| format!("{uid} is no user id"))?;
+            let uid = uid
+                .parse()
+                .map_err(|_| lexopt::Error::from(format!("{uid} is no user id")))?;
             holder(&d, path, PeerPolicy::User(uid))
         }),
         ["worker", path, driver] => open(driver).and_then(|d| worker(&d, path)),
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             Ok(())
         }
-        _ => Err(USAGE.into()),
+        _ => Err(lexopt::Error::from(USAGE).into()),
     })
 }
 

@@ -157,7 +157,7 @@ fn check(buffer: &Buffer, seed: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn options() -> Result<Option<Options>, Error> {
+fn options() -> Result<Option<Options>, lexopt::Error> {
     let mut options = Options {
         driver: Choice::Cuda,
         python: "python3".into(),
@@ -172,7 +172,7 @@ fn options() -> Result<Option<Options>, Error> {
             Long("peer") => options.peer = parser.value()?.string()?,
             Long("torch") => options.torch = true,
             Short('h') | Long("help") => return Ok(None),
-            other => return Err(other.unexpected().into()),
+            other => return Err(other.unexpected()),
         }
     }
     Ok(Some(options))

@@ -243,7 +243,7 @@ struct Options {
     json: bool,
 }
 
-fn options() -> Result<Option<Options>, Error> {
+fn options() -> Result<Option<Options>, lexopt::Error> {
     let mut options = Options {
         driver: Choice::Auto,
         chunks: 3,
@@ -257,7 +257,7 @@ fn options() -> Result<Option<Options>, Error> {
             Long("chunks") => {
                 let text = parser.value()?.string()?;
                 options.chunks = match text.parse() {
-                    Ok(1..=MOST_CHUNKS) => text.parse()?,
+                    Ok(chunks @ 1..=MOST_CHUNKS) => chunks,
                     _ => return Err(format!("--chunks {text}: expected 1 to {MOST_CHUNKS}").into()),
                 };
             }
@@ -270,7 +270,7 @@ fn options() -> Result<Option<Options>, Error> {
             }
             Long("json") => options.json = true,
             Short('h') | Long("help") => return Ok(None),
-            other => return Err(other.unexpected().into()),
+            other => return Err(other.unexpected()),
         }
     }
     if options
@@ -293,7 +293,7 @@ fn direct() -> ExitCode {
             say!("{}", HELP.trim_end());
             return ExitCode::SUCCESS;
         }
-        Err(error) => return common::exit(Err(error)),
+        Err(error) => return common::exit(Err(error.into())),
     };
     let mut outcome = Outcome::default();
     let result = run(&mut options, &mut outcome);

@@ -316,6 +316,21 @@ fn the_table_has_no_colours_in_a_pipe_and_ends_with_the_verdict() {
 }
 
 #[test]
+fn the_table_is_as_wide_as_it_may_be() {
+    let widest = |columns: &str| {
+        let output = doctor(&[("COLUMNS", columns)]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        // A word that is longer than its column cannot be broken.
+        let breakable = text.lines().filter(|line| {
+            line.starts_with("  ") && line.trim_start().contains(' ') && !line.contains('/')
+        });
+        breakable.map(|line| line.chars().count()).max().unwrap()
+    };
+    assert!((60..=72).contains(&widest("72")), "{}", widest("72"));
+    assert!((90..=110).contains(&widest("400")), "{}", widest("400"));
+}
+
+#[test]
 fn the_driver_can_be_named_and_a_wrong_word_is_refused() {
     let run = |arguments: &[&str]| -> Output {
         Command::new(DOCTOR)

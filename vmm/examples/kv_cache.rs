@@ -11,7 +11,18 @@ use vmm::{Allocator, Buffer, ChunkPolicy, Driver};
 const TOKEN: usize = 128 << 10;
 
 fn main() -> ExitCode {
-    match run() {
+    let options = match options() {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(wrong) => {
+            eprintln!("error: {wrong}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -20,8 +31,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let (driver, up_to) = arguments()?;
+fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let driver = options.driver()?;
     let device = driver.device(0)?;
     let kind = if driver.is_emulator() {
         "software emulator"
@@ -41,7 +52,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         mib(&cache)
     );
 
-    let tokens = up_to / TOKEN;
+    let tokens = options.up_to / TOKEN;
     for token in 0..tokens {
         let end = (token + 1) * TOKEN;
         if end > cache.len() {
@@ -83,35 +94,52 @@ usage: kv_cache [--driver auto|cuda|emulator] [--up-to MIB]
 Grows a cache token by token, up to MIB (256 by default) of 64 GiB, at one address.
   --driver  auto (default): the GPU where there is one, else the software emulator";
 
-fn arguments() -> Result<(Driver, usize), Box<dyn Error>> {
-    let mut driver = None;
-    let mut up_to = 256_usize;
+struct Options {
+    driver: String,
+    /// In bytes.
+    up_to: usize,
+}
+
+fn options() -> Result<Option<Options>, String> {
+    let mut options = Options {
+        driver: "auto".into(),
+        up_to: 256 << 20,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        if word == "--help" || word == "-h" {
-            println!("{USAGE}");
-            std::process::exit(0);
-        }
-        match (word.as_str(), words.next().as_deref()) {
-            ("--driver", Some("emulator")) => driver = Some(emulator()?),
-            ("--driver", Some("cuda")) => driver = Some(Driver::load()?),
-            ("--driver", Some("auto")) => driver = None,
-            ("--up-to", Some(number)) => {
-                let number = number.parse();
-                up_to = number.map_err(|_| "--up-to takes a whole number of MiB")?;
+        let mut value = || words.next().ok_or(format!("{word} takes a value"));
+        match word.as_str() {
+            "-h" | "--help" => return Ok(None),
+            "--driver" => {
+                options.driver = value()?;
+                if !["auto", "cuda", "emulator"].contains(&options.driver.as_str()) {
+                    return Err(format!("--driver takes no {}", options.driver));
+                }
             }
-            _ => return Err(USAGE.into()),
+            "--up-to" => {
+                let mebibytes = value()?.parse().ok();
+                let bytes = mebibytes.and_then(|m: usize| m.checked_mul(1 << 20));
+                options.up_to = bytes.ok_or("--up-to takes a whole number of MiB")?;
+            }
+            _ => return Err(format!("{word}: there is no such option")),
         }
     }
-    let driver = match driver {
-        Some(driver) => driver,
-        None => Driver::load().or_else(|error| {
-            eprintln!("no GPU is used ({error})");
-            emulator()
-        })?,
-    };
-    let bytes = up_to.checked_mul(1 << 20).ok_or("--up-to: too many MiB")?;
-    Ok((driver, bytes))
+    Ok(Some(options))
+}
+
+impl Options {
+    fn driver(&self) -> Result<Driver, Box<dyn Error>> {
+        match self.driver.as_str() {
+            "emulator" => emulator(),
+            "cuda" => Ok(Driver::load()?),
+            _ => Driver::load()
+                .map_err(Box::from)
+                .or_else(|error: Box<dyn Error>| {
+                    eprintln!("no GPU is used ({error})");
+                    emulator()
+                }),
+        }
+    }
 }
 
 fn emulator() -> Result<Driver, Box<dyn Error>> {

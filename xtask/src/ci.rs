@@ -181,7 +181,7 @@ pub fn run(mut parser: Parser) -> Result {
         .iter()
         .find(|word| STEPS.iter().all(|step| step.name != **word))
     {
-        return Err(format!("no step is named `{word}`").into());
+        return Err(crate::usage(format!("no step is named `{word}`")));
     }
     let shell = Shell::new()?;
     shell.change_dir(root());

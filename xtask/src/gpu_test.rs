@@ -36,7 +36,9 @@ pub fn run(mut parser: Parser) -> Result {
     let shell = Shell::new()?;
     if let Some(directory) = directory {
         if !words.is_empty() {
-            return Err("--bundle takes no parts: they are chosen when run.sh is run".into());
+            return Err(crate::usage(
+                "--bundle takes no parts: they are chosen when run.sh is run",
+            ));
         }
         return bundle::make(&shell, &std::path::absolute(directory)?);
     }

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use lexopt::Parser;
 
-/// What a command returns: a message that ends the program with status 1.
+/// What a command returns: a message that ends the program with status 1, or 2 where the command line
+/// was wrong.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 struct Command {
@@ -69,7 +70,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            match error.is::<lexopt::Error>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -82,7 +86,7 @@ fn dispatch() -> Result {
             let word = word.string()?;
             match COMMANDS.iter().find(|command| command.name == word) {
                 Some(command) => (command.run)(parser),
-                None => Err(format!("no command is named `{word}`\n\n{}", help()).into()),
+                None => Err(usage(format!("no command is named `{word}`\n\n{}", help()))),
             }
         }
         Some(Short('h') | Long("help")) | None => {
@@ -99,6 +103,11 @@ fn help() -> String {
         text.push_str(&format!("  {:<16} {}\n", command.name, command.about));
     }
     text
+}
+
+/// A wrong command line, which ends the program with status 2.
+fn usage(text: impl Into<String>) -> Box<dyn std::error::Error> {
+    lexopt::Error::from(text.into()).into()
 }
 
 /// The root of the workspace.

@@ -1,11 +1,30 @@
 #!/usr/bin/env bash
-# Runs the parts below on this machine's GPU: ./run.sh [quick|full] [PART...]
-# A part that fails does not keep the others from running; the exit status is 0 only when all that
-# were asked for passed. Everything that they print goes to $OUT/run.log (OUT: ./out).
+# Runs the parts below on this machine's GPU. A part that fails does not keep the others from running.
 set -u
+
+usage() {
+    cat <<'END'
+usage: ./run.sh [quick|full] [PART...]
+
+Runs every part on this machine's GPU (full, which is the default), those that take seconds (quick), or
+the parts that are named. The exit status is 0 only when all of them passed.
+Everything that they print goes to $OUT/run.log (OUT: ./out).
+
+parts:
+END
+    sed -n 's/^part \([a-z0-9A-Z-]*\) \([a-z]*\) [0-9]* \(.*\)/  \1\t\2\t\3/p' "$0" | expand -t 20,28
+}
 
 mode=full
 case ${1-} in
+-h | --help)
+    usage
+    exit 0
+    ;;
+-*)
+    echo "$1: there is no such option (./run.sh --help)" >&2
+    exit 2
+    ;;
 quick | full)
     mode=$1
     shift

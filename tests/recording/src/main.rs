@@ -28,7 +28,15 @@ pub(crate) struct Options {
 }
 
 fn main() -> ExitCode {
-    match parse().and_then(|options| options.map_or(Ok(()), |options| run::run(&options))) {
+    let options = match parse() {
+        Ok(Some(options)) => options,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(wrong) => {
+            eprintln!("record: {wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    match run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("record: {message}");

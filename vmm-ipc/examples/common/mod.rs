@@ -28,7 +28,7 @@ pub enum Choice {
 
 impl Choice {
     /// Reads the value of `--driver`.
-    pub fn parse(text: &str) -> Result<Choice, Error> {
+    pub fn parse(text: &str) -> Result<Choice, lexopt::Error> {
         match text {
             "auto" => Ok(Choice::Auto),
             "cuda" => Ok(Choice::Cuda),
@@ -92,7 +92,7 @@ pub fn describe(driver: &Driver) -> String {
 }
 
 /// Reads a size such as `4096`, `512K`, `64M` or `1G`.
-pub fn parse_size(option: &str, text: &str) -> Result<usize, Error> {
+pub fn parse_size(option: &str, text: &str) -> Result<usize, lexopt::Error> {
     let wrong = || format!("{option} {text}: expected a size such as 4194304, 64M or 1G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text.strip_prefix(digits).unwrap_or_default() {
@@ -180,13 +180,16 @@ fn pattern(seed: u64, offset: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Prints a failure as one line and says so by the exit status.
+/// Prints a failure as one line and says so by the exit status: 2 where the command line was wrong.
 pub fn exit(result: Result<(), Error>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            match error.is::<lexopt::Error>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -232,7 +235,10 @@ pub fn run(
             print!("{help}\n  --driver auto|cuda|emulator|PATH  auto by default\n");
             Ok(())
         }
-        [other, ..] => Err(format!("{other}: expected --driver auto|cuda|emulator|PATH").into()),
+        [other, ..] => Err(lexopt::Error::from(format!(
+            "{other}: expected --driver auto|cuda|emulator|PATH"
+        ))
+        .into()),
     })
 }
 

@@ -51,7 +51,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            match error.is::<lexopt::Error>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -184,7 +187,7 @@ fn raise_fd_limit() -> Result {
     Ok(())
 }
 
-fn options() -> Result<Option<Options>> {
+fn options() -> std::result::Result<Option<Options>, lexopt::Error> {
     let mut options = Options {
         driver: "cuda".to_owned(),
         seconds: 400,
@@ -202,7 +205,7 @@ fn options() -> Result<Option<Options>> {
             Long("no-peers") => options.peers = false,
             Long("out") => options.out = parser.value()?.into(),
             Short('h') | Long("help") => return Ok(None),
-            other => return Err(other.unexpected().into()),
+            other => return Err(other.unexpected()),
         }
     }
     if options.driver != "cuda" && !options.driver.contains('/') {

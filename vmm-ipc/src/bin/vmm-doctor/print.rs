@@ -25,11 +25,12 @@ pub fn table(report: &Report) -> String {
         .map(|finding| finding.subject.chars().count())
         .max();
     let width = width.unwrap_or(0);
+    let columns = columns();
     let mut text = String::new();
     for section in &report.sections {
         let _ = writeln!(text, "{}", section.title);
         for finding in &section.findings {
-            row(&mut text, finding, width, colours);
+            row(&mut text, finding, (width, columns), colours);
         }
         text.push('\n');
     }
@@ -37,7 +38,20 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-fn row(text: &mut String, finding: &Finding, width: usize, colours: bool) {
+/// How wide the table may be: as the terminal, or as `COLUMNS` says where there is none.
+fn columns() -> usize {
+    const PLEASANT: usize = 110;
+    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
+    terminal
+        .map(|size| usize::from(size.ws_col))
+        .or_else(stated)
+        // A terminal that does not know says 0.
+        .filter(|&columns| columns > 0)
+        .map_or(PLEASANT, |columns| columns.clamp(40, PLEASANT))
+}
+
+fn row(text: &mut String, finding: &Finding, (width, columns): (usize, usize), colours: bool) {
     let state = match (colours, finding.state) {
         (false, state) => format!("{:<7}", state.name()),
         (true, State::Ok) => format!("\x1b[32m{:<7}\x1b[0m", "ok"),
@@ -46,21 +60,21 @@ fn row(text: &mut String, finding: &Finding, width: usize, colours: bool) {
         (true, State::Problem) => format!("\x1b[31m{:<7}\x1b[0m", "problem"),
     };
     let margin = " ".repeat(2 + 7 + 2 + width + 2);
-    let found = wrap(&finding.found, margin.len(), &margin);
+    let found = wrap(&finding.found, margin.len(), &margin, columns);
     let _ = writeln!(text, "  {state}  {:<width$}  {found}", finding.subject);
     if let Some(advice) = &finding.advice {
-        let advice = wrap(advice, margin.len() + 3, &format!("{margin}   "));
+        let advice = wrap(advice, margin.len() + 3, &format!("{margin}   "), columns);
         let _ = writeln!(text, "{margin}-> {advice}");
     }
 }
 
-/// Breaks `text`, which begins at `column`, between words; further lines begin with `margin`.
-fn wrap(text: &str, column: usize, margin: &str) -> String {
-    const WIDTH: usize = 110;
+/// Breaks `text`, which begins at `column`, between words so that lines end before `columns`; further
+/// lines begin with `margin`.
+fn wrap(text: &str, column: usize, margin: &str, columns: usize) -> String {
     let (mut lines, mut at) = (String::new(), column);
     for word in text.split(' ') {
         let length = word.chars().count();
-        if at > column && at + 1 + length > WIDTH {
+        if at > column && at + 1 + length > columns {
             let _ = write!(lines, "\n{margin}");
             at = column;
         } else if at > column {
