@@ -1,20 +1,32 @@
-//! What decoding costs, counted: in a program of its own, for its allocator counts everything.
+//! What decoding costs, counted: in a program of its own, for it has an allocator of its own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
 use vmm_ipc::wire::Descriptor;
 
 struct Counting;
 
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// How many allocations, and of how many bytes together.
+#[derive(Clone, Copy)]
+struct Count {
+    allocations: usize,
+    bytes: usize,
+}
+
+thread_local! {
+    // Each thread for itself: the test runner's own thread allocates while a test runs.
+    static COUNT: Cell<Count> = const { Cell::new(Count { allocations: 0, bytes: 0 }) };
+}
 
 // SAFETY: every call goes to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        let Count { allocations, bytes } = COUNT.get();
+        COUNT.set(Count {
+            allocations: allocations + 1,
+            bytes: bytes + layout.size(),
+        });
         // SAFETY: the caller's.
         unsafe { System.alloc(layout) }
     }
@@ -47,19 +59,16 @@ fn descriptor(count: u32, fabric: bool) -> Vec<u8> {
     bytes
 }
 
-// One test: a second one would allocate beside it.
 #[test]
 fn a_descriptor_is_decoded_with_two_allocations_that_its_bytes_pay_for() {
     for count in [1, 1024, 100_000] {
         for (fabric, most) in [(false, 1), (true, 2)] {
             let bytes = descriptor(count, fabric);
-            let before = (
-                ALLOCATIONS.load(Ordering::Relaxed),
-                BYTES.load(Ordering::Relaxed),
-            );
+            let before = COUNT.get();
             let decoded = Descriptor::decode(&bytes);
-            let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before.0;
-            let allocated = BYTES.load(Ordering::Relaxed) - before.1;
+            let after = COUNT.get();
+            let allocations = after.allocations - before.allocations;
+            let allocated = after.bytes - before.bytes;
             assert_eq!(decoded.unwrap().sizes().len(), count as usize);
             assert!(
                 (1..=most).contains(&allocations),
@@ -74,7 +83,7 @@ fn a_descriptor_is_decoded_with_two_allocations_that_its_bytes_pay_for() {
     // What is refused has not been paid for.
     let mut lying = descriptor(1, false);
     lying[12..16].copy_from_slice(&1_000_000_u32.to_le_bytes());
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = COUNT.get();
     assert!(Descriptor::decode(&lying).is_err());
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+    assert_eq!(COUNT.get().allocations, before.allocations);
 }
