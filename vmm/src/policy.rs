@@ -75,7 +75,8 @@ impl ChunkPolicy {
             .max(self.smallest.saturating_sub(needed))
             .min(self.most_ahead);
         let ahead = ahead / granularity * granularity;
-        let step = needed.saturating_add(ahead);
+        // Ahead of more than there are addresses is as good as not ahead.
+        let step = needed.checked_add(ahead).unwrap_or(needed);
         // Staying at the address is worth more than a larger chunk.
         if needed <= room { step.min(room) } else { step }
     }
@@ -144,6 +145,10 @@ mod tests {
         assert_eq!(policy.step(G, G, usize::MAX, G), 64 * M);
         assert_eq!(policy.step(G, G, 8 * M, G), 8 * M);
         assert_eq!(policy.step(G, 16 * M, 8 * M, G), 64 * M);
+        let policy = ChunkPolicy::growing()
+            .smallest(usize::MAX)
+            .most_ahead(usize::MAX);
+        assert_eq!(policy.step(G, G, usize::MAX, G) % G, 0);
         let policy = ChunkPolicy::exact().largest(5 * M);
         assert!(policy.chunks(10 * M, G).eq([4 * M, 4 * M, 2 * M]));
         assert!(policy.largest(0).chunks(4 * M, G).eq([G, G]));

@@ -56,6 +56,10 @@ impl FromStr for Uuid {
             .strip_prefix("GPU-")
             .or_else(|| text.strip_prefix("MIG-"))
             .unwrap_or(text);
+        let groups = digits.split('-').map(str::len);
+        if !groups.clone().eq([8, 4, 4, 4, 12]) && !groups.eq([32]) {
+            return Err(wrong());
+        }
         let mut bytes = [0_u8; 16];
         let mut nibbles = digits.chars().filter(|&c| c != '-').map(|c| c.to_digit(16));
         for byte in &mut bytes {
@@ -91,6 +95,8 @@ mod tests {
             "GPU-00",
             "GPU-zz010203-0405-0607-0809-0a0b0c0d0eff",
             "GPU-00010203-0405-0607-0809-0a0b0c0d0eff00",
+            "GPU-0001--------02030405060708090a0b0c0d0e0f",
+            "00010203-04050607-0809-0a0b0c0d0eff",
         ] {
             assert!(text.parse::<Uuid>().is_err(), "{text}");
         }
