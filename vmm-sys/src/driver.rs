@@ -95,6 +95,13 @@ impl Driver {
         self.emulator
     }
 
+    /// Whether both values call one and the same library: loading it twice gives two values of one
+    /// driver.
+    pub fn is_same_library(&self, other: &Driver) -> bool {
+        let code = |driver: &Driver| driver.table.cuInit.map(|call| call as *const ());
+        code(self) == code(other)
+    }
+
     /// Every symbol of the table, and whether this driver has it.
     pub fn symbols(&self) -> impl ExactSizeIterator<Item = Resolved> {
         let found: Vec<bool> = self.table.found().collect();

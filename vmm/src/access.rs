@@ -13,6 +13,7 @@ pub(crate) struct AccessSet(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    location: Location,
     owner: Access,
     /// Every device with some access.
     devices: Vec<(Device, Access)>,
@@ -26,7 +27,25 @@ impl AccessSet {
         owner: Access,
         peers: &[(Device, Access)],
     ) -> Self {
-        let mut descriptors = Vec::with_capacity(peers.len() + 2);
+        let owner_device = (device, owner);
+        let devices = std::iter::once(owner_device)
+            .chain(peers.iter().map(|(peer, access)| (peer, *access)))
+            .filter(|(_, access)| *access != Access::None)
+            .map(|(device, access)| (device.clone(), access))
+            .collect();
+        AccessSet::build(location, owner, devices)
+    }
+
+    /// The same for memory that lies elsewhere: the host has access to its own memory only.
+    pub(crate) fn at(&self, location: Location) -> Self {
+        match location == self.0.location {
+            true => self.clone(),
+            false => AccessSet::build(location, self.0.owner, self.0.devices.clone()),
+        }
+    }
+
+    fn build(location: Location, owner: Access, devices: Vec<(Device, Access)>) -> Self {
+        let mut descriptors = Vec::with_capacity(devices.len() + 1);
         let mut add = |location: CUmemLocation, access: Access| {
             // A mapping starts without access, so none needs no words.
             if access != Access::None {
@@ -36,9 +55,8 @@ impl AccessSet {
                 });
             }
         };
-        add(Location::Device.to_raw(device.handle()), owner);
-        for (peer, access) in peers {
-            add(Location::Device.to_raw(peer.handle()), *access);
+        for (device, access) in &devices {
+            add(Location::Device.to_raw(device.handle()), *access);
         }
         match location {
             Location::Device => {}
@@ -48,15 +66,14 @@ impl AccessSet {
                     owner,
                 );
             }
-            Location::HostNuma(_) => add(location.to_raw(device.handle()), owner),
+            // The device is not looked at for a location on the host.
+            Location::HostNuma(node) => add(
+                CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+                owner,
+            ),
         }
-        let owner_device = (device, owner);
-        let devices = std::iter::once(owner_device)
-            .chain(peers.iter().map(|(peer, access)| (peer, *access)))
-            .filter(|(_, access)| *access != Access::None)
-            .map(|(device, access)| (device.clone(), access))
-            .collect();
         AccessSet(Arc::new(Inner {
+            location,
             owner,
             devices,
             descriptors,

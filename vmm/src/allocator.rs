@@ -199,6 +199,7 @@ impl AllocatorBuilder {
     }
 
     /// What the device may do with the memory. Default: read and write.
+    #[doc(alias = "cuMemSetAccess")]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
@@ -272,6 +273,11 @@ impl AllocatorBuilder {
             Location::HostNuma(node) if node < 0 => {
                 return wrong("a NUMA node is not negative");
             }
+            Location::HostNuma(node) if !numa_node_may_exist(node) => {
+                return wrong(
+                    "this machine has no such NUMA node: see `ls /sys/devices/system/node`",
+                );
+            }
             _ => {}
         }
         if self.location.is_host() && self.rdma {
@@ -322,10 +328,7 @@ impl AllocatorBuilder {
                 && self.location == Location::Device
                 && !peer.can_access(device)?
             {
-                return Err(self.refuse(
-                    ErrorKind::NotSupported,
-                    format!("{peer} cannot reach the memory of {device}: there is no peer access between them"),
-                ));
+                return Err(self.refuse(ErrorKind::NotSupported, peer.cannot_reach(device)));
             }
         }
         Ok(())
@@ -348,6 +351,12 @@ impl AllocatorBuilder {
         let attempt = format!("setting up {} memory on {}", self.location, self.device);
         Error::new(kind, attempt, reason)
     }
+}
+
+/// Whether the machine has this NUMA node, or does not tell.
+fn numa_node_may_exist(node: i32) -> bool {
+    let nodes = std::path::Path::new("/sys/devices/system/node");
+    !nodes.is_dir() || nodes.join(format!("node{node}")).is_dir()
 }
 
 impl Allocator {

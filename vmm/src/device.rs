@@ -3,7 +3,7 @@
 use std::fmt;
 
 use vmm_sys as sys;
-use vmm_sys::{CUdevice, CUmemAllocationProp};
+use vmm_sys::{CUdevice, CUmemAllocationProp, CUresult};
 
 use crate::device_state::{DeviceState, Primary};
 use crate::driver::Driver;
@@ -62,16 +62,24 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidArgument`] for a text with a zero byte, [`ErrorKind::NoDevice`] where
-    /// this process does not see the device.
+    /// [`ErrorKind::InvalidArgument`] for a text that is no bus id, [`ErrorKind::NoDevice`] where this
+    /// process does not see the device.
     #[doc(alias = "cuDeviceGetByPCIBusId")]
     pub fn device_by_pci_bus_id(&self, id: &str) -> Result<Device> {
         self.check()?;
         let attempt = || format!("looking for the device at PCI bus id {id}");
         let text = std::ffi::CString::new(id)
             .map_err(|_| Error::invalid(attempt(), "the text holds a zero byte"))?;
-        let handle = raw::device_by_pci_bus_id(self.sys(), &text)
-            .map_err(|e| Error::driver(attempt(), e).because(ErrorKind::NoDevice, HIDDEN))?;
+        let handle = raw::device_by_pci_bus_id(self.sys(), &text).map_err(|error| {
+            let error = Error::driver(attempt(), error);
+            match error.code() {
+                Some(CUresult::CUDA_ERROR_INVALID_VALUE) => error.because(
+                    ErrorKind::InvalidArgument,
+                    "a PCI bus id is of the form 0000:1b:00.0",
+                ),
+                _ => error.because(ErrorKind::NoDevice, HIDDEN),
+            }
+        })?;
         match self.device_by_handle(handle) {
             Some(index) => Ok(Device::new(self.clone(), usize::from(index))),
             None => Err(self.no_device(attempt())),
@@ -174,7 +182,7 @@ impl Device {
             .attempt(|| format!("asking for the memory of {self}"))
     }
 
-    /// Whether this device can reach the memory of `other`.
+    /// Whether this device can reach the memory of `other`. Asked once for each device and kept.
     ///
     /// # Errors
     ///
@@ -185,8 +193,14 @@ impl Device {
         if self == other {
             return Ok(true);
         }
-        raw::can_access_peer(self.sys(), self.handle(), other.handle())
+        self.state()
+            .can_access(self.sys(), other.handle())
             .attempt(|| format!("asking whether {self} reaches the memory of {other}"))
+    }
+
+    /// Why memory of `holder` cannot be mapped for this device.
+    pub(crate) fn cannot_reach(&self, holder: &Device) -> String {
+        format!("{self} cannot reach the memory of {holder}: there is no peer access between them")
     }
 
     /// The granularity of allocations with these properties; asked once for each kind and kept.
@@ -224,7 +238,9 @@ impl Device {
 
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
-        self.handle() == other.handle() && self.uuid() == other.uuid()
+        self.handle() == other.handle()
+            && self.uuid() == other.uuid()
+            && self.driver.is_same(&other.driver)
     }
 }
 

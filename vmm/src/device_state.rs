@@ -19,6 +19,8 @@ pub(crate) struct DeviceState {
     properties: OnceLock<DeviceProperties>,
     /// Granularities asked for so far: few, so a list.
     granularities: Mutex<Vec<(GranularityKey, usize)>>,
+    /// The devices whose memory it was asked about, and whether it reaches that.
+    peers: Mutex<Vec<(CUdevice, bool)>>,
     primary: Mutex<Option<Primary>>,
 }
 
@@ -48,6 +50,7 @@ impl DeviceState {
             name: raw::device_name(d, handle).attempt(attempt)?,
             properties: OnceLock::new(),
             granularities: Mutex::new(Vec::new()),
+            peers: Mutex::new(Vec::new()),
             primary: Mutex::new(None),
         })
     }
@@ -96,6 +99,20 @@ impl DeviceState {
             known.push((key, bytes));
         }
         Ok(bytes)
+    }
+
+    /// Whether this device reaches the memory of `other`.
+    pub(crate) fn can_access(&self, d: &sys::Driver, other: CUdevice) -> Call<bool> {
+        let list = || self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&(_, reaches)) = list().iter().find(|(known, _)| *known == other) {
+            return Ok(reaches);
+        }
+        let reaches = raw::can_access_peer(d, self.handle, other)?;
+        let mut known = list();
+        if !known.iter().any(|(device, _)| *device == other) {
+            known.push((other, reaches));
+        }
+        Ok(reaches)
     }
 
     /// The primary context, retained once and kept until the driver goes.

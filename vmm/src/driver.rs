@@ -31,6 +31,10 @@ struct Inner {
     devices: Vec<DeviceState>,
 }
 
+/// What to do where a fork came between.
+const SPAWN: &str =
+    "start the child with exec (spawn instead of fork), or fork before loading the driver";
+
 type Hook = Arc<dyn Fn(&ReleaseError) + Send + Sync>;
 
 /// A failure where no caller is there to receive it: in a drop.
@@ -88,7 +92,16 @@ impl Driver {
     ///
     /// Those of `cuInit`, and of asking for the devices.
     pub fn new(sys: sys::Driver) -> Result<Self> {
-        raw::init(&sys).attempt(|| "initialising the CUDA driver")?;
+        raw::init(&sys).map_err(|error| {
+            let error = Error::driver("initialising the CUDA driver", error);
+            match error.code() {
+                // That is the answer in a process forked from one that had initialised it.
+                Some(CUresult::CUDA_ERROR_NOT_INITIALIZED) => {
+                    error.because(ErrorKind::Forked, SPAWN)
+                }
+                _ => error,
+            }
+        })?;
         let count = raw::device_count(&sys).attempt(|| "counting the devices")?;
         let count = count.min(i32::from(u16::MAX));
         let devices = (0..count)
@@ -131,6 +144,10 @@ impl Driver {
     /// one such failures are silent (and are `tracing` warnings under that feature). What belongs to
     /// the end of the process, or to a forked child, is never reported.
     pub fn on_release_error(&self, hook: impl Fn(&ReleaseError) + Send + Sync + 'static) {
+        // In a forked child nothing is reported, and a thread that is not there may hold the lock.
+        if !self.in_own_process() {
+            return;
+        }
         let mut slot = self.0.hook.lock().unwrap_or_else(PoisonError::into_inner);
         let before = slot.replace(Arc::new(hook));
         drop(slot);
@@ -169,13 +186,16 @@ impl Driver {
             "this process was forked after the driver was initialised, and CUDA does not survive a \
              fork",
         )
-        .advise(
-            "start the child with exec (spawn instead of fork), or fork before loading the driver",
-        ))
+        .advise(SPAWN))
     }
 
     pub(crate) fn in_own_process(&self) -> bool {
         self.0.process == std::process::id()
+    }
+
+    /// Whether both are one driver, however often it was loaded.
+    pub(crate) fn is_same(&self, other: &Driver) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.sys().is_same_library(other.sys())
     }
 
     /// Tell the hook of a failure in a drop.

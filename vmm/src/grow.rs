@@ -99,7 +99,8 @@ impl Buffer {
     }
 
     /// A buffer of the first `new_len` bytes. Chunks that lie wholly behind them are freed when the
-    /// last buffer that has them goes; their addresses stay reserved, and can be grown into again.
+    /// last buffer that has them goes; their addresses stay reserved up to [`Buffer::capacity`], and can be
+    /// grown into again.
     ///
     /// # Errors
     ///
@@ -117,21 +118,18 @@ impl Buffer {
             );
         }
         let mut shorter = self.alias();
-        let (mut tail, mut cut) = (shorter.tail.take(), false);
+        let mut tail = shorter.tail.take();
         while let Some(link) = &tail {
             let offset = (link.mapping().address() - self.base) as usize;
             if offset < new_len {
                 break;
             }
+            // The range of the first chunk that goes: it begins right behind those that stay, or goes on there.
             shorter.room = link.mapping().reservation().cloned();
             shorter.mapped = offset;
             shorter.chunks -= 1;
-            cut = true;
             let prev = link.prev().cloned();
             tail = prev;
-        }
-        if cut && let Some(link) = &tail {
-            shorter.room = link.mapping().reservation().cloned();
         }
         shorter.tail = tail;
         shorter.len = new_len;
@@ -166,6 +164,7 @@ impl Buffer {
             same.len = new_len;
             return Ok(same);
         }
+        check_reach(&allocations, access, attempt)?;
         let target = self.target(total)?;
         self.put(target, allocations, access, new_len)
     }
@@ -197,7 +196,12 @@ impl Buffer {
             .fold(self.kind.handle_types, HandleTypes::intersection);
         grown.kind.add_users(access);
         let driver = self.kind.device.driver();
-        let chunks = allocations.into_iter().map(|chunk| (chunk, access.clone()));
+        let mut last = access.clone();
+        let chunks = allocations.into_iter().map(move |chunk| {
+            // One value for chunks that lie alike, so that one call grants them together.
+            last = last.at(chunk.location());
+            (chunk, last.clone())
+        });
         match target {
             Target::Behind(claim) => {
                 grown.room = Some(claim.reservation().clone());
@@ -287,6 +291,29 @@ enum Target {
     Behind(Claim),
     /// For the whole buffer, at another place.
     Elsewhere(Claim),
+}
+
+/// That every device which is to have access can reach the memory, before anything is mapped.
+fn check_reach(
+    allocations: &[Allocation],
+    access: &AccessSet,
+    attempt: impl Fn() -> String,
+) -> Result<()> {
+    for alike in
+        allocations.chunk_by(|a, b| a.device() == b.device() && a.location() == b.location())
+    {
+        let Some(chunk) = alike.first().filter(|chunk| !chunk.location().is_host()) else {
+            continue;
+        };
+        let holder = chunk.device();
+        for device in access.devices() {
+            if !device.can_access(&holder)? {
+                let reason = device.cannot_reach(&holder);
+                return Err(Error::new(ErrorKind::NotSupported, attempt(), reason));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Map chunks one after the other from the start of `claim`. All or nothing.
