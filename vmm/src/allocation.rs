@@ -373,8 +373,15 @@ impl Allocation {
         })
     }
 
-    /// Release the handle, if this is the last clone of it.
-    pub(crate) fn close(self) -> Result<()> {
+    /// Give up this value, and hear what went wrong where it was the last and the handle could not be
+    /// released. Buffers in which the memory is mapped hold it, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuMemRelease`.
+    #[doc(alias = "cuMemRelease")]
+    pub fn close(self) -> Result<()> {
+        self.0.driver.check()?;
         match Arc::into_inner(self.0) {
             Some(mut physical) => physical.release(),
             None => Ok(()),

@@ -13,7 +13,7 @@ use crate::close::CloseError;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::location::{Access, HandleTypes, Location};
-use crate::order::After;
+use crate::order::{After, Order};
 use crate::raw::{self, Span};
 use crate::reservation::Reservation;
 use crate::stream::Stream;
@@ -44,6 +44,8 @@ pub struct Buffer {
     /// The reservation that the end of the mapped bytes lies in, or will when the first chunk comes.
     pub(crate) room: Option<Reservation>,
     pub(crate) stream: Option<Stream>,
+    /// What was put on streams that were recorded before this one, for host copies to wait for.
+    earlier: Option<Arc<Order>>,
 }
 
 /// What a buffer and those grown from it have in common.
@@ -191,6 +193,7 @@ impl Buffer {
             tail: self.tail.clone(),
             room: self.room.clone(),
             stream: self.stream.clone(),
+            earlier: self.earlier.clone(),
         }
     }
 
@@ -205,12 +208,36 @@ impl Buffer {
     /// What was submitted on the stream recorded before is waited for as well, and so is what this
     /// crate's copies and fills put on the default stream. A kernel of the caller's on the default
     /// stream is waited for only while no stream is recorded.
+    ///
+    /// [`Buffer::read`] and [`Buffer::write`] too wait for what went before on the stream recorded before.
+    /// Fills and copies between buffers do not: streams are not in order with each other.
     pub fn set_stream(&mut self, stream: Option<&Stream>) {
-        // Only where a stream was used: by default nothing may ever have run.
-        if let Some(before) = self.stream.take() {
-            self.note(After::Stream(before));
+        let before = match self.stream.take() {
+            Some(before) => After::Stream(before),
+            None => After::Default(self.kind.device.clone()),
+        };
+        // By default nothing may ever have run, and then there is nothing to wait for.
+        let used = || match &before {
+            After::Stream(_) => true,
+            After::Default(_) => self.reservation().is_some_and(|range| range.has(&before)),
+        };
+        // As in `note`, a forked child takes no lock.
+        if self.kind.device.driver().in_own_process() && used() {
+            let earlier = self.earlier.take();
+            let earlier = earlier.map_or_else(Order::default, |order| order.fork());
+            earlier.note(before.clone());
+            self.earlier = Some(Arc::new(earlier));
+            self.note(before);
         }
         self.stream = stream.cloned();
+    }
+
+    /// Wait for what was put on streams recorded before.
+    pub(crate) fn wait_for_earlier(&self) -> Result<()> {
+        let failed = self.earlier.as_ref().map(|order| order.wait());
+        failed
+            .and_then(|failed| failed.into_iter().next())
+            .map_or(Ok(()), Err)
     }
 
     /// Wait until the work of the recorded stream (or of the default stream, where none is recorded)
@@ -285,18 +312,23 @@ impl Buffer {
             tail: None,
             room,
             stream: None,
+            earlier: None,
         }
     }
 
     /// Have whoever unmaps this buffer's memory wait for `after`.
     pub(crate) fn note(&self, after: After) {
-        if let Some(reservation) = self
-            .tail
-            .as_ref()
-            .and_then(|link| link.mapping().reservation())
+        // Not even a lock is taken in a forked child: a thread that is not there may hold it.
+        if self.kind.device.driver().in_own_process()
+            && let Some(reservation) = self.reservation()
         {
             reservation.note(after);
         }
+    }
+
+    /// The range of the last chunk.
+    fn reservation(&self) -> Option<&Reservation> {
+        self.tail.as_ref()?.mapping().reservation()
     }
 
     /// `range` as offset and length, checked against the length.

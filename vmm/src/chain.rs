@@ -67,10 +67,10 @@ pub(crate) fn into_mappings(tail: Option<Arc<Link>>) -> Vec<Mapping> {
 }
 
 /// Wait for what was noted for the ranges that these neighbours lie in, once for those that share it.
-pub(crate) fn wait(mappings: &[Mapping]) -> Vec<Error> {
+pub(crate) fn wait<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Vec<Error> {
     let mut failed = Vec::new();
     let mut waited: Option<&Reservation> = None;
-    for reservation in mappings.iter().filter_map(Mapping::reservation) {
+    for reservation in mappings.into_iter().filter_map(Mapping::reservation) {
         if !waited.is_some_and(|before| before.waits_with(reservation)) {
             failed.extend(reservation.wait());
             waited = Some(reservation);

@@ -8,9 +8,9 @@ use crate::chain::{self, Link};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::mapping::{self, Place};
-use crate::reservation::Reservation;
+use crate::reservation::{Claim, Reservation};
 
-/// What failed while a buffer was closed: each step that the driver refused, and what is left behind
+/// What failed while a buffer, awake or asleep, was closed: each step that the driver refused, and what is left behind
 /// by it. Everything else was released.
 #[derive(Debug)]
 pub struct CloseError(Vec<Error>);
@@ -71,21 +71,34 @@ pub(crate) fn release(
     failed
 }
 
+/// Give back places where nothing is mapped, and free the ranges that nothing else is in.
+pub(crate) fn free(claims: impl Iterator<Item = Claim>, room: Option<Reservation>) -> Vec<Error> {
+    let mut ranges = Vec::new();
+    for claim in claims {
+        keep_range(&mut ranges, &claim);
+    }
+    let ranges = ranges.into_iter().chain(room);
+    ranges.filter_map(|range| range.close().err()).collect()
+}
+
 /// Release memory and places; the ranges are returned for whoever frees them last.
 fn release_places(places: Vec<Place>, failed: &mut Vec<Error>) -> Vec<Reservation> {
-    let mut ranges: Vec<Reservation> = Vec::new();
+    let mut ranges = Vec::new();
     for Place {
         allocation, claim, ..
     } in places
     {
-        if !ranges
-            .last()
-            .is_some_and(|range| range.is(claim.reservation()))
-        {
-            ranges.push(claim.reservation().clone());
-        }
+        keep_range(&mut ranges, &claim);
         drop(claim);
         failed.extend(allocation.close().err());
     }
     ranges
+}
+
+/// Remember the range that a claim lies in, once for neighbours.
+fn keep_range(ranges: &mut Vec<Reservation>, claim: &Claim) {
+    let range = claim.reservation();
+    if !ranges.last().is_some_and(|last| last.is(range)) {
+        ranges.push(range.clone());
+    }
 }

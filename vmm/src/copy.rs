@@ -17,13 +17,15 @@ use crate::raw::{self, CopyStream, On};
 use crate::stream::Stream;
 
 impl Buffer {
-    /// Copy the bytes from `offset` on into `to`, and wait for them.
+    /// Copy the bytes from `offset` on into `to`, and wait for them. Work that was put on other streams
+    /// than the recorded one is the caller's to wait for: [`Stream::synchronize`].
     ///
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`]; [`ErrorKind::Capturing`] while the recorded stream is being
     /// captured; those of the driver, as for memory that the device has no access to.
     #[doc(alias = "cuMemcpyDtoH")]
+    #[doc(alias = "cuMemcpyDtoHAsync")]
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let span = self.span(offset, to.len())?;
         if to.is_empty() {
@@ -41,6 +43,7 @@ impl Buffer {
     ///
     /// As [`Buffer::read`].
     #[doc(alias = "cuMemcpyHtoD")]
+    #[doc(alias = "cuMemcpyHtoDAsync")]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         let span = self.span(offset, from.len())?;
         if from.is_empty() {
@@ -48,8 +51,8 @@ impl Buffer {
         }
         let attempt = format_args_for("writing", from.len(), offset);
         let result = self.with_host(&attempt, |sys, on| raw::copy_from_host(sys, on, span, from));
-        if self.stream.is_none() {
-            // The driver may return when it has taken the bytes, before they are there.
+        if result.is_err() && self.stream.is_none() {
+            // The driver may have taken the bytes before it failed.
             self.note(After::Default(self.kind.device.clone()));
         }
         result.map_err(|error| self.explain(error, offset, from.len(), Access::ReadWrite))
@@ -203,6 +206,7 @@ impl Buffer {
         let driver = self.kind.device.driver();
         driver.check()?;
         let _relaxed = Relaxed::enter(driver);
+        self.wait_for_earlier()?;
         let Some(stream) = &self.stream else {
             let _current = Current::enter(&self.kind.device)?;
             return copy(driver.sys(), None).attempt(attempt);
@@ -216,7 +220,8 @@ impl Buffer {
             _ => error,
         })?;
         let current = Current::enter(stream.device())?;
-        copy(driver.sys(), Some(current.copies())).attempt(attempt)
+        // The stream's driver, since the copy stream is one of that.
+        copy(stream.device().sys(), Some(current.copies())).attempt(attempt)
     }
 
     /// The driver has one answer to every wrong argument. Where the memory is not mapped for what was

@@ -34,6 +34,15 @@ impl After {
         }
     }
 
+    /// Whether nothing is left to wait for, now or later.
+    fn is_over(&self) -> bool {
+        match self {
+            After::Stream(stream) => stream.is_over(),
+            // It is one for each device.
+            After::Default(_) => false,
+        }
+    }
+
     fn wait(&self) -> Result<(), Error> {
         match self {
             After::Stream(stream) => stream.synchronize(),
@@ -51,7 +60,12 @@ struct Pending {
     /// Counts the notes, so that what is noted again during a wait is not taken for waited.
     clock: u64,
     list: Vec<(After, u64)>,
+    /// How long the list becomes before it is looked through for streams that are over.
+    limit: usize,
 }
+
+/// Looking through fewer is not worth it.
+const FEW: usize = 16;
 
 impl Order {
     pub(crate) fn note(&self, mut after: After) {
@@ -68,8 +82,47 @@ impl Order {
             }
             None => pending.list.push((after.clone(), now)),
         }
+        let many = pending.list.len() > pending.limit.max(FEW);
         // A stream that goes with `after` goes outside of the lock.
         drop(pending);
+        if many {
+            drop(after);
+            self.prune();
+        }
+    }
+
+    /// Whether `after` is to be waited for.
+    pub(crate) fn has(&self, after: &After) -> bool {
+        let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.list.iter().any(|(known, _)| known.is(after))
+    }
+
+    /// A list of its own with the same notes.
+    pub(crate) fn fork(&self) -> Order {
+        let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Order(Mutex::new(Pending {
+            clock: pending.clock,
+            list: pending.list.clone(),
+            limit: pending.limit,
+        }))
+    }
+
+    /// Forget streams that nobody has any more and that have nothing left to do, so that a buffer
+    /// which lives long does not collect them.
+    fn prune(&self) {
+        let list = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .list
+            .clone();
+        for (after, noted) in list {
+            if after.is_over() {
+                self.forget(&after, noted);
+            }
+        }
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.limit = 2 * pending.list.len();
     }
 
     /// Wait for all that is noted. An entry stays in the list until it has been waited for, since

@@ -358,6 +358,12 @@ pub(crate) fn stream_synchronize(d: &sys::Driver, stream: RawStream) -> Call<()>
     unsafe { d.cuStreamSynchronize(stream.0) }
 }
 
+/// Whether all work of the stream is done.
+pub(crate) fn stream_is_idle(d: &sys::Driver, stream: RawStream) -> bool {
+    // SAFETY: the stream is live (see `RawStream`).
+    unsafe { d.cuStreamQuery(stream.0) }.is_ok()
+}
+
 pub(crate) fn stream_capture_status(
     d: &sys::Driver,
     stream: RawStream,
@@ -422,9 +428,12 @@ pub(crate) fn copy_from_host(
     debug_assert_eq!(to.len, from.len());
     let (pointer, len) = (from.as_ptr().cast::<c_void>(), from.len().min(to.len));
     match on {
-        // SAFETY: the destination is mapped, the source a live slice at least as long. The call
-        // returns when the source has been read.
-        None => unsafe { d.cuMemcpyHtoD(to.address, pointer, len) },
+        None => {
+            // SAFETY: the destination is mapped, the source a live slice at least as long. The call
+            // returns when the source has been read, which can be before the bytes are there.
+            unsafe { d.cuMemcpyHtoD(to.address, pointer, len) }?;
+            stream_synchronize(d, RawStream(std::ptr::null_mut()))
+        }
         Some(stream) => {
             // SAFETY: as above, and `finish` returns when nothing more is read.
             unsafe { d.cuMemcpyHtoDAsync(to.address, pointer, len, stream.0.0) }?;

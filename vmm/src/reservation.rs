@@ -56,14 +56,25 @@ impl Reservation {
     ) -> Result<Self> {
         let pair = raw::reserve(driver.sys(), size, alignment, hint).map_err(|error| {
             let exhausted = error.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-            let error = Error::driver(format!("reserving {size} bytes of address space"), error);
-            if exhausted {
-                return error.because(
+            let at = match alignment > size {
+                true => format!(" at a multiple of {alignment} bytes"),
+                false => String::new(),
+            };
+            let error = Error::driver(
+                format!("reserving {size} bytes of address space{at}"),
+                error,
+            );
+            match (exhausted, alignment > size) {
+                (true, true) => error.because(
+                    ErrorKind::OutOfAddressSpace,
+                    "the process has no free range so aligned: ask for a smaller alignment",
+                ),
+                (true, false) => error.because(
                     ErrorKind::OutOfAddressSpace,
                     "the process has no free range of that size: reserve less capacity",
-                );
+                ),
+                _ => error,
             }
-            error
         })?;
         let free = Mutex::new(FreeList::new(pair.size));
         Ok(Reservation(Arc::new(Range {
@@ -106,6 +117,11 @@ impl Reservation {
     /// Have whoever unmaps memory in this range wait for `after` first.
     pub(crate) fn note(&self, after: After) {
         self.0.order.note(after);
+    }
+
+    /// Whether `after` was noted and not waited for yet.
+    pub(crate) fn has(&self, after: &After) -> bool {
+        self.0.order.has(after)
     }
 
     /// Wait for all that was noted. Failures are returned.

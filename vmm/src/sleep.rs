@@ -7,6 +7,7 @@ use crate::allocation::Blueprint;
 use crate::buffer::{Buffer, Kind};
 use crate::capture::Relaxed;
 use crate::chain::{self, Link};
+use crate::close::{self, CloseError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapping::{self, Mapping, Place};
 use crate::reservation::{Claim, Reservation};
@@ -93,9 +94,10 @@ impl Buffer {
         self,
         mut progress: impl FnMut(Progress),
     ) -> std::result::Result<SleepingBuffer, SleepError<Buffer>> {
-        let ready = self
-            .blueprints()
-            .and_then(|blueprints| Ok((blueprints, self.save(&mut progress)?)));
+        let ready = self.blueprints().and_then(|blueprints| {
+            self.settle()?;
+            Ok((blueprints, self.save(&mut progress)?))
+        });
         match ready {
             Ok((blueprints, contents)) => self.lie_down(blueprints, Some(contents)),
             Err(error) => Err(SleepError {
@@ -123,6 +125,14 @@ impl Buffer {
         self.chunks()
             .map(|chunk| chunk.allocation.blueprint())
             .collect()
+    }
+
+    /// Wait for all work that a drop would wait for: on streams other than the recorded one, too.
+    fn settle(&self) -> Result<()> {
+        let _relaxed = Relaxed::enter(self.kind.device.driver());
+        self.note_all();
+        let mappings = chain::backwards(self.tail.as_ref()).map(|link| link.mapping());
+        chain::wait(mappings).into_iter().next().map_or(Ok(()), Err)
     }
 
     fn save(&self, progress: &mut dyn FnMut(Progress)) -> Result<Vec<Vec<u8>>> {
@@ -230,6 +240,24 @@ impl SleepingBuffer {
         self.contents.is_some()
     }
 
+    /// Give up the addresses and the contents, and hear what went wrong.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuMemAddressFree`. As much as possible is released even then.
+    #[doc(alias = "cuMemAddressFree")]
+    pub fn close(mut self) -> std::result::Result<(), CloseError> {
+        if let Err(error) = self.kind.device.driver().check() {
+            return Err(CloseError::from_list(vec![error]));
+        }
+        let claims = self.beds.drain(..).filter_map(|bed| bed.claim);
+        let failed = close::free(claims, self.room.take());
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(CloseError::from_list(failed)),
+        }
+    }
+
     /// Map fresh memory at the same addresses, with the bytes that were kept, if they were.
     ///
     /// The memory is new: what was exported before is not this memory, and has to be exported again.
@@ -237,7 +265,7 @@ impl SleepingBuffer {
     /// # Errors
     ///
     /// As [`Allocator::allocate`](crate::Allocator::allocate) and [`Buffer::write`]. The sleeping
-    /// buffer is returned as it was.
+    /// buffer is returned as it was, and can try again.
     #[doc(alias = "cuMemMap")]
     pub fn wake(self) -> std::result::Result<Buffer, SleepError<SleepingBuffer>> {
         self.wake_with_progress(|_| {})
@@ -263,33 +291,24 @@ impl SleepingBuffer {
                 });
             }
         };
-        let mut buffer = Buffer {
-            kind: self.kind.clone(),
-            base: self.base,
-            len: self.len,
-            mapped: self.mapped,
-            chunks: mappings.len(),
-            tail: Link::append(None, mappings),
-            room: self.room.clone(),
-            stream: self.stream.clone(),
-        };
+        let mut buffer = Buffer::empty(self.kind.clone(), self.room.clone());
+        buffer.base = self.base;
+        buffer.len = self.len;
+        buffer.mapped = self.mapped;
+        buffer.chunks = mappings.len();
+        buffer.tail = Link::append(None, mappings);
+        buffer.stream.clone_from(&self.stream);
         if let Err(error) = self.restore(&buffer, &mut progress) {
             if driver.in_own_process() {
-                // The copies that were submitted may still run.
+                // The copies that were submitted may still run. Nobody else has been here yet, so where
+                // waiting fails nothing else can be in the memory: it goes as in a drop.
                 buffer.note_all();
                 let mappings = chain::into_mappings(buffer.tail.take());
-                let unfinished = chain::wait(&mappings);
-                let result = match unfinished.into_iter().next() {
-                    Some(other) => Err((other, mappings)),
-                    None => mapping::unmap_together(&driver, mappings),
-                };
-                match result {
-                    Ok(parts) => self.take_back(parts.into_iter().map(|part| part.claim)),
-                    // As much as can go goes with the buffer, and the places with it.
-                    Err((other, mappings)) => {
-                        driver.report(other);
-                        buffer.tail = Link::append(None, mappings);
-                    }
+                let mut failed = chain::wait(&mappings);
+                let parts = mapping::unmap_all(&driver, mappings, &mut failed);
+                self.take_back(parts.into_iter().map(|part| part.claim));
+                for other in failed {
+                    driver.report(other);
                 }
             }
             return Err(SleepError {

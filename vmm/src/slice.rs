@@ -6,7 +6,8 @@ use std::ops::RangeBounds;
 use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::buffer::{Buffer, resolve};
-use crate::error::Result;
+use crate::close::CloseError;
+use crate::error::{Error, Result};
 use crate::stream::Stream;
 
 /// A range of a buffer's bytes. It owns a share of the buffer's memory, so it can outlive the buffer
@@ -106,8 +107,8 @@ impl Slice {
         offset: usize,
         to: &mut [T],
     ) -> Result<()> {
-        self.buffer
-            .read_values(self.place(offset, size_of_val(to))?, to)
+        self.check_aligned::<T>(offset)?;
+        self.read(offset, bytemuck::cast_slice_mut(to))
     }
 
     /// As [`Buffer::write_values`], from the start of this part.
@@ -116,8 +117,8 @@ impl Slice {
     ///
     /// As [`Buffer::write_values`].
     pub fn write_values<T: NoUninit>(&self, offset: usize, from: &[T]) -> Result<()> {
-        self.buffer
-            .write_values(self.place(offset, size_of_val(from))?, from)
+        self.check_aligned::<T>(offset)?;
+        self.write(offset, bytemuck::cast_slice(from))
     }
 
     /// Set every byte of this part. As [`Buffer::fill`].
@@ -138,6 +139,15 @@ impl Slice {
         self.buffer.fill_on(stream, self.offset, self.len, value)
     }
 
+    /// Give up this owner and hear what could not be released. As [`Buffer::close`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::close`].
+    pub fn close(self) -> std::result::Result<(), CloseError> {
+        self.buffer.close()
+    }
+
     /// Copy this part to `offset` of another buffer. As [`Buffer::copy_to`].
     ///
     /// # Errors
@@ -145,6 +155,25 @@ impl Slice {
     /// As [`Buffer::copy_to`].
     pub fn copy_to(&self, to: &Buffer, offset: usize) -> Result<()> {
         self.buffer.copy_to(self.offset, to, offset, self.len)
+    }
+
+    /// It is the buffer's offset that has to be aligned: addresses of buffers are.
+    fn check_aligned<T>(&self, offset: usize) -> Result<()> {
+        if self
+            .offset
+            .wrapping_add(offset)
+            .is_multiple_of(align_of::<T>())
+        {
+            return Ok(());
+        }
+        let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
+        Err(Error::invalid(
+            format!(
+                "touching values of {name} at offset {offset} of a part that begins at {}",
+                self.offset
+            ),
+            format!("that is no multiple of their alignment, {align} bytes"),
+        ))
     }
 
     /// An offset of this part as one of the buffer.

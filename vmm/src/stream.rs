@@ -116,6 +116,21 @@ impl Stream {
         self.0.raw.0
     }
 
+    /// Give up this value, and hear what went wrong where it was the last and the stream could not be
+    /// destroyed. Buffers in whose memory it has worked hold it too, until that work is waited for.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuStreamDestroy`.
+    #[doc(alias = "cuStreamDestroy")]
+    pub fn close(self) -> Result<()> {
+        self.0.device.driver().check()?;
+        match Arc::into_inner(self.0) {
+            Some(mut inner) => inner.destroy(),
+            None => Ok(()),
+        }
+    }
+
     /// The device that the stream belongs to.
     pub fn device(&self) -> &Device {
         &self.0.device
@@ -142,6 +157,7 @@ impl Stream {
     ///
     /// Those of `cuStreamIsCapturing`.
     #[doc(alias = "cuStreamIsCapturing")]
+    #[doc(alias = "cuThreadExchangeStreamCaptureMode")]
     pub fn is_capturing(&self) -> Result<bool> {
         self.0.device.driver().check()?;
         let _current = Current::enter(&self.0.device)?;
@@ -155,6 +171,18 @@ impl Stream {
     /// Whether the stream exists for as long as this value.
     pub(crate) fn is_kept(&self) -> bool {
         !matches!(self.0.owner, Owner::Elsewhere)
+    }
+
+    /// Whether nobody can put work on the stream any more, and none is left on it. Asked of a clone
+    /// of the only value that is left.
+    pub(crate) fn is_over(&self) -> bool {
+        // Of another stream somebody may have the handle: asking can break a capture that begins.
+        if !matches!(self.0.owner, Owner::Here) || Arc::strong_count(&self.0) > 2 {
+            return false;
+        }
+        let _relaxed = Relaxed::enter(self.0.device.driver());
+        Current::enter(&self.0.device)
+            .is_ok_and(|_current| raw::stream_is_idle(self.0.device.sys(), self.0.raw))
     }
 
     pub(crate) fn is(&self, other: &Stream) -> bool {
@@ -200,14 +228,21 @@ fn is_capturing(device: &Device, stream: RawStream) -> Result<bool> {
     }
 }
 
+impl Inner {
+    fn destroy(&mut self) -> Result<()> {
+        if !matches!(self.owner, Owner::Here) || !self.device.driver().in_own_process() {
+            return Ok(());
+        }
+        self.owner = Owner::Elsewhere;
+        raw::stream_destroy(self.device.sys(), self.raw)
+            .attempt(|| format!("destroying a stream on {}", self.device))
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !matches!(self.owner, Owner::Here) || !self.device.driver().in_own_process() {
-            return;
-        }
-        if let Err(error) = raw::stream_destroy(self.device.sys(), self.raw) {
-            let what = format!("destroying a stream on {}", self.device);
-            self.device.driver().report(Error::driver(what, error));
+        if let Err(error) = self.destroy() {
+            self.device.driver().report(error);
         }
     }
 }

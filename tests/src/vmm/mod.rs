@@ -5,12 +5,14 @@
 
 mod allocator;
 mod bounds;
+mod closing;
 mod dlpack;
 mod grow;
 mod lifetime;
 mod model;
 mod order;
 mod rollback;
+mod settle;
 mod sleep;
 mod threads;
 mod waits;
@@ -24,12 +26,14 @@ pub fn cases() -> Vec<Case> {
     let lists: &[&[Case]] = &[
         allocator::CASES,
         bounds::CASES,
+        closing::CASES,
         dlpack::CASES,
         grow::CASES,
         lifetime::CASES,
         model::CASES,
         order::CASES,
         rollback::CASES,
+        settle::CASES,
         sleep::CASES,
         threads::CASES,
         waits::CASES,
