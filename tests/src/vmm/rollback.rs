@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vmm::sys::CUresult;
-use vmm::{Access, Allocation, Allocator, Buffer, ChunkPolicy, HandleTypes, MapOptions};
+use vmm::{
+    Access, Allocation, Allocator, Buffer, ChunkPolicy, HandleTypes, Location, MapOptions,
+    SleepingBuffer, Stream,
+};
 
-use super::{expect_pattern, write_pattern};
+use super::{expect_pattern, pattern, write_pattern};
 use crate::emulated::{self, Calls};
 use crate::{Case, Context, Failure, cases};
 
@@ -30,19 +33,35 @@ struct Fixture {
     tight: Buffer,
     /// What takes it.
     _taken: Buffer,
+    /// Two chunks that fill their reservation; the place behind is free.
+    full: Buffer,
+    /// No chunk, with capacity for some.
+    empty: Buffer,
+    /// One chunk that the operations may write to.
+    scratch: Buffer,
+    stream: Stream,
     /// What can be imported.
     fd: std::os::fd::OwnedFd,
+    /// The bytes of `roomy` and of `tight`.
+    contents: [Vec<u8>; 2],
 }
 
 /// The operations that release memory on their way, in good order too.
 const RELEASING: &[&str] = &["sleep", "sleep and wake"];
+
+/// The codes that each call fails with: one that some calls are given a meaning for, and one that
+/// none is.
+const CODES: [CUresult; 2] = [
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+    CUresult::CUDA_ERROR_UNKNOWN,
+];
 
 /// What an operation returns, to be kept until it has been counted.
 type Made = Box<dyn Any>;
 
 struct Operation {
     name: &'static str,
-    run: fn(&Fixture) -> Result<Made, vmm::Error>,
+    run: fn(&Fixture) -> Result<Made, Failure>,
 }
 
 const OPERATIONS: &[Operation] = &[
@@ -70,9 +89,20 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         name: "allocate on the host",
         run: |on| {
-            let builder = Allocator::builder(&on.device).location(vmm::Location::HostNuma(0));
+            let builder = Allocator::builder(&on.device).location(Location::HostNuma(0));
             made(builder.build()?.allocate(2 * on.granularity))
         },
+    },
+    Operation {
+        name: "allocate on any host node",
+        run: |on| {
+            let builder = Allocator::builder(&on.device).location(Location::Host);
+            made(builder.build()?.allocate(2 * on.granularity))
+        },
+    },
+    Operation {
+        name: "allocate unmapped",
+        run: |on| made(on.allocator.allocate_unmapped(on.granularity)),
     },
     Operation {
         name: "grow in place",
@@ -81,6 +111,14 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         name: "grow moved",
         run: |on| made(on.tight.grow(5 * on.granularity)),
+    },
+    Operation {
+        name: "grow beside",
+        run: |on| made(on.full.grow(5 * on.granularity)),
+    },
+    Operation {
+        name: "grow from nothing",
+        run: |on| made(on.empty.grow(3 * on.granularity)),
     },
     Operation {
         name: "grow with other access",
@@ -152,11 +190,11 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "sleep",
-        run: |on| made(sleeping(on)),
+        run: |on| made(Ok(sleeping(on)?)),
     },
     Operation {
         name: "sleep and wake",
-        run: |on| made(sleeping(on)?.wake().map_err(|failed| failed.error)),
+        run: |on| made(Ok(woken(on)?)),
     },
     Operation {
         name: "stream",
@@ -167,23 +205,75 @@ const OPERATIONS: &[Operation] = &[
         run: |on| made(on.roomy.read(0, &mut [0; 64])),
     },
     Operation {
+        name: "write",
+        run: |on| made(on.scratch.write(0, &[5; 64])),
+    },
+    Operation {
+        name: "write on a stream",
+        run: |on| {
+            let mut alias = on.scratch.alias();
+            alias.set_stream(Some(&on.stream));
+            made(alias.write(0, &[6; 64]))
+        },
+    },
+    Operation {
+        name: "fill",
+        run: |on| {
+            on.scratch.fill(0, on.granularity, 7)?;
+            made(on.scratch.synchronize())
+        },
+    },
+    Operation {
+        name: "copy",
+        run: |on| {
+            on.roomy.copy_to(0, &on.scratch, 0, on.granularity)?;
+            made(on.scratch.synchronize())
+        },
+    },
+    Operation {
         name: "memory info",
         run: |on| made(on.device.memory_info()),
     },
 ];
 
-fn made<T: 'static>(result: Result<T, vmm::Error>) -> Result<Made, vmm::Error> {
-    result.map(|value| Box::new(value) as Made)
+fn made<T: 'static>(result: Result<T, vmm::Error>) -> Result<Made, Failure> {
+    Ok(Box::new(result?))
 }
 
-fn sleeping(on: &Fixture) -> Result<vmm::SleepingBuffer, vmm::Error> {
+/// A sleeping buffer. One that could not sleep is checked to be what it was.
+fn sleeping(on: &Fixture) -> Result<SleepingBuffer, Failure> {
     let buffer = on
         .allocator
         .allocate_with_capacity(2 * on.granularity, 4 * on.granularity)?;
-    buffer.fill(0, 64, 1)?;
-    buffer
-        .sleep_with_contents(|_| {})
-        .map_err(|failed| failed.error)
+    write_pattern(&buffer, 3)?;
+    let layout = buffer.layout();
+    buffer.sleep_with_contents(|_| {}).or_else(|failed| {
+        assert_eq!(failed.buffer.layout(), layout);
+        expect_pattern(&failed.buffer, 2 * on.granularity, 3)?;
+        write_pattern(&failed.buffer, 3)?;
+        Err(failed.error.into())
+    })
+}
+
+/// A buffer that has slept. One that could not wake is checked to sleep as before, and to wake then.
+fn woken(on: &Fixture) -> Result<Buffer, Failure> {
+    let asleep = sleeping(on)?;
+    let (address, capacity) = (asleep.address(), 4 * on.granularity);
+    let check = |buffer: &Buffer| {
+        assert_eq!((buffer.address(), buffer.capacity()), (address, capacity));
+        expect_pattern(buffer, 2 * on.granularity, 3)
+    };
+    match asleep.wake() {
+        Ok(buffer) => {
+            check(&buffer)?;
+            Ok(buffer)
+        }
+        Err(failed) => {
+            assert!(failed.buffer.has_contents());
+            check(&failed.buffer.wake().map_err(|again| again.error)?)?;
+            Err(failed.error.into())
+        }
+    }
 }
 
 impl Fixture {
@@ -201,6 +291,13 @@ impl Fixture {
             .allocate_with_capacity(granularity, 3 * granularity)?
             .grow(2 * granularity)?;
         let taken = tight.grow(3 * granularity)?;
+        // Drivers give out neighbours, from above or from below: this one's are gone again.
+        let below = allocator.allocate_with_capacity(0, 256 * granularity)?;
+        let full = allocator.allocate_with_capacity(2 * granularity, 2 * granularity)?;
+        let above = allocator.allocate_with_capacity(0, 256 * granularity)?;
+        drop((below, above));
+        let empty = allocator.allocate_with_capacity(0, 8 * granularity)?;
+        let scratch = allocator.allocate(granularity)?;
         write_pattern(&roomy, 1)?;
         write_pattern(&tight, 2)?;
         let shared = allocator.allocate(2 * granularity)?;
@@ -211,24 +308,32 @@ impl Fixture {
             .allocation
             .export_posix_fd()?;
         Ok(Fixture {
-            device,
             allocator,
             granularity,
             roomy,
             tight,
             _taken: taken,
+            full,
+            empty,
+            scratch,
+            stream: Stream::new(&device)?,
             fd,
+            contents: [pattern(2 * granularity, 1), pattern(2 * granularity, 2)],
+            device,
         })
     }
 
     /// The buffers as they should always be.
     fn check(&self, layouts: &(vmm::Layout, vmm::Layout)) -> Result<(), Failure> {
         assert_eq!((self.roomy.layout(), self.tight.layout()), *layouts);
-        expect_pattern(&self.roomy, 2 * self.granularity, 1)?;
-        expect_pattern(&self.tight, 2 * self.granularity, 2)?;
-        // Still writable: access is part of what must not change.
-        write_pattern(&self.roomy, 1)?;
-        write_pattern(&self.tight, 2)
+        for (buffer, contents) in [&self.roomy, &self.tight].into_iter().zip(&self.contents) {
+            let mut bytes = vec![0; buffer.len()];
+            buffer.read(0, &mut bytes)?;
+            assert!(bytes == *contents, "other bytes");
+            // Still writable: access is part of what must not change.
+            buffer.write(0, contents)?;
+        }
+        Ok(())
     }
 }
 
@@ -244,7 +349,13 @@ fn invariant_03_a_failure_of_any_driver_call_leaves_everything_as_it_was(
             counter.fetch_add(1, Ordering::Relaxed);
         }
     });
-    for operation in OPERATIONS {
+    let beside = fixture.full.grow(5 * fixture.granularity)?;
+    assert_eq!(beside.address(), fixture.full.address(), "it moved");
+    drop(beside);
+    for (operation, code) in OPERATIONS
+        .iter()
+        .flat_map(|operation| CODES.map(|code| (operation, code)))
+    {
         // Twice without a failure: what is set up once for good is set up now.
         drop((operation.run)(&fixture)?);
         let mut before = context.snapshot()?;
@@ -252,15 +363,11 @@ fn invariant_03_a_failure_of_any_driver_call_leaves_everything_as_it_was(
         context.assert_as(&before)?;
         let mut calls = 0;
         loop {
-            let failing = emulated::fail(
-                Calls::AnyHere,
-                calls + 1,
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY,
-            );
+            let failing = emulated::fail(Calls::AnyHere, calls + 1, code);
             let result = (operation.run)(&fixture);
             let fired = failing.fired() > 0;
             drop(failing);
-            let at = format!("{}, call {}", operation.name, calls + 1);
+            let at = format!("{}, {} of call {}", operation.name, code.0, calls + 1);
             if !fired {
                 result.map_err(|error| Failure::new(format!("{at}: {error}")))?;
                 break;
@@ -286,7 +393,10 @@ fn invariant_03_a_failure_of_any_driver_call_leaves_everything_as_it_was(
                 .map_err(|failure| Failure::new(format!("{at}: {failure}")))?;
             calls += 1;
         }
-        println!("{}: {calls} driver calls, each failed once", operation.name);
+        println!(
+            "{}: {calls} driver calls, each failed by {}",
+            operation.name, code.0
+        );
     }
     Ok(())
 }
