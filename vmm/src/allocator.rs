@@ -289,6 +289,10 @@ impl AllocatorBuilder {
         if self.alignment != 0 && !self.alignment.is_power_of_two() {
             return wrong("an alignment is a power of two; 0 is the driver's own");
         }
+        for (peer, _) in &self.peers {
+            let (driver, attempt) = (self.device.driver(), || self.attempt());
+            driver.check_same(peer.driver(), attempt)?;
+        }
         if self.peers.iter().any(|(peer, _)| *peer == self.device) {
             return wrong("the device is not its own peer: use `access` for the device itself");
         }
@@ -348,8 +352,11 @@ impl AllocatorBuilder {
     }
 
     fn refuse(&self, kind: ErrorKind, reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-        let attempt = format!("setting up {} memory on {}", self.location, self.device);
-        Error::new(kind, attempt, reason)
+        Error::new(kind, self.attempt(), reason)
+    }
+
+    fn attempt(&self) -> String {
+        format!("setting up {} memory on {}", self.location, self.device)
     }
 }
 

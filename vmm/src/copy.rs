@@ -154,12 +154,13 @@ impl Buffer {
         if len == 0 {
             return Ok(());
         }
-        let (device, on) = self.runner(stream);
+        let attempt = format_args_for("filling", len, offset);
+        let (device, on) = self.runner(stream, &attempt)?;
         let _current = Current::enter(device)?;
         let result = raw::fill(device.sys(), on, span, value);
         self.note(submitted(stream, device));
         result
-            .attempt(format_args_for("filling", len, offset))
+            .attempt(attempt)
             .map_err(|error| self.explain(error, offset, len, Access::ReadWrite))
     }
 
@@ -175,24 +176,33 @@ impl Buffer {
         if len == 0 {
             return Ok(());
         }
-        let (device, on) = self.runner(stream);
+        let attempt = format_args_for("copying", len, offset);
+        let driver = self.kind.device.driver();
+        driver.check_same(to.kind.device.driver(), &attempt)?;
+        let (device, on) = self.runner(stream, &attempt)?;
         let _current = Current::enter(device)?;
         let result = raw::copy(device.sys(), on, onto, from);
         self.note(submitted(stream, device));
         to.note(submitted(stream, device));
         result
-            .attempt(format_args_for("copying", len, offset))
+            .attempt(attempt)
             .map_err(|error| self.explain(error, offset, len, Access::Read))
             .map_err(|error| to.explain(error, to_offset, len, Access::ReadWrite))
     }
 
     /// Whose context work is submitted in, and where it runs. A stream may be another device's, which
     /// then needs access to the memory.
-    fn runner<'a>(&'a self, stream: Option<&'a Stream>) -> (&'a Device, On) {
-        match stream {
-            Some(stream) => (stream.device(), On::Stream(stream.raw())),
-            None => (&self.kind.device, On::Default),
-        }
+    fn runner<'a>(
+        &'a self,
+        stream: Option<&'a Stream>,
+        attempt: impl FnOnce() -> String,
+    ) -> Result<(&'a Device, On)> {
+        let Some(stream) = stream else {
+            return Ok((&self.kind.device, On::Default));
+        };
+        let driver = self.kind.device.driver();
+        driver.check_same(stream.device().driver(), attempt)?;
+        Ok((stream.device(), On::Stream(stream.raw())))
     }
 
     /// A copy from or to the host. Without a recorded stream it runs on the default stream. With one
@@ -211,6 +221,7 @@ impl Buffer {
             let _current = Current::enter(&self.kind.device)?;
             return copy(driver.sys(), None).attempt(attempt);
         };
+        driver.check_same(stream.device().driver(), attempt)?;
         stream.synchronize().map_err(|error| match error.kind() {
             ErrorKind::Capturing => Error::new(
                 ErrorKind::Capturing,
@@ -220,7 +231,7 @@ impl Buffer {
             _ => error,
         })?;
         let current = Current::enter(stream.device())?;
-        // The stream's driver, since the copy stream is one of that.
+        // The stream's value of the driver, since the copy stream is one of that.
         copy(stream.device().sys(), Some(current.copies())).attempt(attempt)
     }
 

@@ -145,6 +145,9 @@ impl Buffer {
         if options.alignment != 0 && !options.alignment.is_power_of_two() {
             return Err(Error::invalid(attempt(), "an alignment is a power of two"));
         }
+        for (peer, _) in &options.peers {
+            driver.check_same(peer.driver(), attempt)?;
+        }
         if options.peers.iter().any(|(peer, _)| peer == device) {
             let reason = "the device is not its own peer: `access` is for the device itself";
             return Err(Error::invalid(attempt(), reason));

@@ -186,16 +186,19 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// Those of `cuDeviceCanAccessPeer`.
+    /// [`ErrorKind::InvalidArgument`] for devices of two driver libraries; those of
+    /// `cuDeviceCanAccessPeer`.
     #[doc(alias = "cuDeviceCanAccessPeer")]
     pub fn can_access(&self, other: &Device) -> Result<bool> {
         self.driver.check()?;
         if self == other {
             return Ok(true);
         }
+        let attempt = || format!("asking whether {self} reaches the memory of {other}");
+        self.driver.check_same(&other.driver, attempt)?;
         self.state()
             .can_access(self.sys(), other.handle())
-            .attempt(|| format!("asking whether {self} reaches the memory of {other}"))
+            .attempt(attempt)
     }
 
     /// Why memory of `holder` cannot be mapped for this device.

@@ -193,6 +193,22 @@ impl Driver {
         self.0.process == std::process::id()
     }
 
+    /// That both are one driver: no handle of one gets into a call of the other.
+    pub(crate) fn check_same(
+        &self,
+        other: &Driver,
+        attempt: impl FnOnce() -> String,
+    ) -> Result<()> {
+        match self.is_same(other) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                attempt(),
+                "what is to meet comes from two driver libraries",
+            )
+            .advise("load one `vmm::Driver`, and clone it where it is needed")),
+        }
+    }
+
     /// Whether both are one driver, however often it was loaded.
     pub(crate) fn is_same(&self, other: &Driver) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.sys().is_same_library(other.sys())

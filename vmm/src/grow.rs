@@ -49,6 +49,7 @@ impl Buffer {
         let driver = self.kind.device.driver();
         driver.check()?;
         let attempt = || self.growing(new_len);
+        driver.check_same(allocator.device().driver(), attempt)?;
         if new_len < self.len {
             let reason = "the new length is below the present one";
             return Err(Error::invalid(attempt(), reason).advise("use `shrink`"));
@@ -163,6 +164,12 @@ impl Buffer {
             let mut same = self.alias();
             same.len = new_len;
             return Ok(same);
+        }
+        for chunk in &allocations {
+            self.kind
+                .device
+                .driver()
+                .check_same(chunk.driver(), attempt)?;
         }
         check_reach(&allocations, access, attempt)?;
         let target = self.target(total)?;

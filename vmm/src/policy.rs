@@ -75,8 +75,11 @@ impl ChunkPolicy {
             .max(self.smallest.saturating_sub(needed))
             .min(self.most_ahead);
         let ahead = ahead / granularity * granularity;
-        // Ahead of more than there are addresses is as good as not ahead.
-        let step = needed.checked_add(ahead).unwrap_or(needed);
+        // Ahead of more than a process has addresses is as good as not ahead.
+        let step = match mapped.saturating_add(needed).checked_add(ahead) {
+            Some(total) if isize::try_from(total).is_ok() => needed + ahead,
+            _ => needed,
+        };
         // Staying at the address is worth more than a larger chunk.
         if needed <= room { step.min(room) } else { step }
     }

@@ -18,6 +18,7 @@ const CASES: &[Case] = cases![
     another_device_only_reads_what_it_may_only_read: devices(2),
     another_device_is_refused_what_it_was_not_given: devices(2),
     without_peer_access_the_option_is_refused_before_anything_is_mapped: emulator_only() devices(2),
+    without_peer_access_given_memory_is_refused_before_anything_is_mapped: emulator_only() devices(2),
     a_buffer_grows_from_one_device_to_the_other: devices(2),
     a_buffer_moves_with_its_chunks_on_two_devices: devices(2),
     a_buffer_on_two_devices_arrives_as_one_range: devices(2),
@@ -149,6 +150,38 @@ fn without_peer_access_the_option_is_refused_before_anything_is_mapped(
         "{calls:?}"
     );
     Ok(())
+}
+
+fn without_peer_access_given_memory_is_refused_before_anything_is_mapped(
+    context: &Context,
+) -> Result<(), Failure> {
+    vmm_emulator::Config::new()
+        .devices(2)
+        .peers(vmm_emulator::Peers::None)
+        .install()?;
+    let (here, far) = (device(context, 0)?, device(context, 1)?);
+    let own = Allocator::builder(&here).build()?;
+    let other = Allocator::builder(&far).build()?;
+    let size = own.granularity();
+    let buffer = own.allocate_with_capacity(size, 4 * size)?;
+    let attempts = || {
+        let options = vmm::MapOptions::default();
+        let foreign = vec![other.allocate_unmapped(size)?];
+        let put_together = Buffer::from_allocations(&here, foreign, size, &options);
+        let extended = buffer.extend(vec![other.allocate_unmapped(size)?], 2 * size);
+        Ok::<_, Failure>([put_together.unwrap_err(), extended.unwrap_err()])
+    };
+    attempts()?;
+    let before = context.snapshot()?;
+    crate::emulated::start_trace();
+    for error in attempts()? {
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        assert!(error.to_string().contains("no peer access"), "{error}");
+    }
+    let calls = crate::emulated::take_trace();
+    let mapped = calls.iter().any(|call| call.function == "cuMemMap");
+    assert!(!mapped, "{calls:?}");
+    context.assert_as(&before)
 }
 
 fn a_buffer_grows_from_one_device_to_the_other(context: &Context) -> Result<(), Failure> {

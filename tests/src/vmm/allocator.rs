@@ -39,6 +39,9 @@ fn what_cannot_be_is_refused_before_anything_is_allocated(
             b.location(Location::Host).handle_types(HandleTypes::FABRIC)
         }),
         ("negative", |b| b.location(Location::HostNuma(-1))),
+        ("no such NUMA node", |b| {
+            b.location(Location::HostNuma(9999))
+        }),
         ("device memory", |b| {
             b.location(Location::HostNuma(0)).rdma(true)
         }),

@@ -13,6 +13,7 @@ pub const CASES: &[Case] = cases![
     invariant_05_growing_moved_keeps_the_bytes_and_both_alias,
     invariant_05_a_chain_of_moves_keeps_every_byte,
     invariant_05_shrink_then_grow_uses_the_same_addresses,
+    invariant_05_a_shrink_after_a_grow_beside_keeps_the_addresses: emulator_only(),
     invariant_05_small_steps_make_few_chunks,
     invariant_06_the_address_holds_up_to_the_capacity,
     invariant_06_beyond_the_capacity_it_still_grows,
@@ -190,6 +191,37 @@ fn invariant_05_shrink_then_grow_uses_the_same_addresses(context: &Context) -> R
         assert_eq!(again.address(), short.address());
         assert_eq!(again.capacity(), 8 * granularity);
         expect_pattern(&again, granularity, 8)
+    })
+}
+
+/// Where the end lies in a second reservation, its room is kept by what was cut before it.
+fn invariant_05_a_shrink_after_a_grow_beside_keeps_the_addresses(
+    context: &Context,
+) -> Result<(), Failure> {
+    context.leaves_nothing(|| {
+        let (allocator, granularity) = exact(context)?;
+        // The emulator gives out what lies below: this leaves a place behind the next one.
+        let above = allocator.allocate_with_capacity(0, 64 * granularity)?;
+        let full = allocator.allocate_with_capacity(2 * granularity, 2 * granularity)?;
+        drop(above);
+        let beside = full.grow(5 * granularity)?;
+        assert_eq!(beside.address(), full.address(), "it moved");
+        let capacity = beside.capacity();
+        assert!(capacity >= 5 * granularity);
+        write_pattern(&beside, 3)?;
+        for len in [4 * granularity, 2 * granularity, granularity, 1] {
+            let short = beside.shrink(len)?;
+            assert_eq!(short.capacity(), capacity, "{len} bytes");
+        }
+        let short = beside.shrink(2 * granularity)?;
+        drop((beside, full));
+        // What somebody else would take now stays out of the range.
+        let others = [allocator.allocate(granularity)?, allocator.allocate(1)?];
+        let again = short.grow(5 * granularity)?;
+        assert_eq!(again.address(), short.address());
+        expect_pattern(&again, 2 * granularity, 3)?;
+        drop(others);
+        Ok(())
     })
 }
 

@@ -10,6 +10,7 @@ mod dlpack;
 mod grow;
 mod lifetime;
 mod model;
+mod options;
 mod order;
 mod rollback;
 mod settle;
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         grow::CASES,
         lifetime::CASES,
         model::CASES,
+        options::CASES,
         order::CASES,
         rollback::CASES,
         settle::CASES,
