@@ -14,6 +14,7 @@ pub const CASES: &[Case] = cases![
     memory_without_the_access_says_so,
     copies_out_of_bounds_are_refused_and_change_nothing,
     slices_are_bounded_by_their_range,
+    values_are_aligned_in_the_buffer_and_not_in_the_part,
     options_that_cannot_be_right_are_refused_before_any_driver_call,
 ];
 
@@ -215,6 +216,42 @@ fn slices_are_bounded_by_their_range(context: &Context) -> Result<(), Failure> {
         around,
         [0, 7, 7, 7, 7, 1, 2, 3, 4, 7, 7, 7, 7, 7, 7, 7, 7, 0]
     );
+    Ok(())
+}
+
+fn values_are_aligned_in_the_buffer_and_not_in_the_part(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let buffer = allocator.allocate(granularity)?;
+    write_pattern(&buffer, 2)?;
+    let part = buffer.slice(2..)?;
+    let values = [0x0102_0304_u32, 0x0506_0708];
+    let mut back = [0_u32; 2];
+    part.write_values(6, &values)?;
+    part.read_values(6, &mut back)?;
+    assert_eq!(back, values);
+    buffer.read_values(8, &mut back)?;
+    assert_eq!(back, values);
+    for refused in [
+        part.write_values(8, &values),
+        part.read_values(8, &mut back),
+        buffer.write_values(6, &values),
+        buffer.read_values(6, &mut back),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("4 bytes"), "{error}");
+    }
+    let outside = part.write_values(granularity - 6, &values);
+    expect_kind(outside, ErrorKind::OutOfBounds);
+    // Nothing but what was meant was written.
+    buffer.write_values(8, &[0_u64])?;
+    let mut seen = [0; 24];
+    buffer.read(0, &mut seen)?;
+    write_pattern(&buffer, 2)?;
+    buffer.write_values(8, &[0_u64])?;
+    let mut expected = [0; 24];
+    buffer.read(0, &mut expected)?;
+    assert_eq!(seen, expected);
     Ok(())
 }
 

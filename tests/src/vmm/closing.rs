@@ -14,6 +14,7 @@ pub const CASES: &[Case] = cases![
     invariant_11_every_owner_closes_and_leaves_nothing,
     invariant_11_every_owner_says_what_it_could_not_release: emulator_only(),
     invariant_11_a_forked_child_waits_for_no_lock: emulator_only(),
+    invariant_11_a_stream_is_not_destroyed_by_a_forked_child: emulator_only(),
     invariant_11_a_driver_cannot_be_loaded_in_a_forked_child: emulator_only(),
 ];
 
@@ -147,6 +148,23 @@ fn invariant_11_a_forked_child_waits_for_no_lock(context: &Context) -> Result<()
         assert!(answer?, "the child was not refused");
         Ok(())
     })
+}
+
+fn invariant_11_a_stream_is_not_destroyed_by_a_forked_child(
+    context: &Context,
+) -> Result<(), Failure> {
+    use crate::emulated::{start_trace, take_trace};
+    let stream = Stream::new(&context.device()?)?;
+    let closing = stream.clone();
+    let silent = in_child(move || {
+        start_trace();
+        let refused = closing.close();
+        drop(stream);
+        let forked = refused.is_err_and(|error| error.kind() == ErrorKind::Forked);
+        forked && take_trace().is_empty()
+    })?;
+    assert!(silent, "the child called the driver");
+    Ok(())
 }
 
 fn invariant_11_a_driver_cannot_be_loaded_in_a_forked_child(

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = cases![
     invariant_09_without_a_recorded_stream_the_default_stream_is_waited_for,
     invariant_09_work_on_the_default_stream_is_waited_for_after_another_was_recorded,
     invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it,
+    invariant_09_of_two_values_for_a_stream_the_keeping_one_is_kept,
     invariant_09_a_drop_leaves_a_capture_valid,
 ];
 
@@ -209,6 +210,35 @@ fn invariant_09_a_foreign_stream_is_kept_until_nothing_waits_for_it(
     assert!(kept.upgrade().is_some(), "the chunk is still mapped");
     drop(longer);
     assert!(kept.upgrade().is_none(), "nothing waits for it any more");
+    Ok(())
+}
+
+/// The same stream by a value that keeps it and by one that does not, in either order.
+fn invariant_09_of_two_values_for_a_stream_the_keeping_one_is_kept(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    for keeping_first in [true, false] {
+        let owner = Arc::new(Stream::new(&device)?);
+        let alive = Arc::downgrade(&owner);
+        // SAFETY: the other value keeps the stream for as long as there is work.
+        let plain = unsafe { Stream::from_raw(&device, owner.as_raw()) };
+        // SAFETY: the keeper owns the stream.
+        let keeping = unsafe { Stream::from_raw_kept(&device, owner.as_raw(), owner) };
+        let buffer = allocator.allocate(granularity)?;
+        let mut values = [plain, keeping];
+        if keeping_first {
+            values.reverse();
+        }
+        for stream in &values {
+            buffer.fill_on(stream, 0, granularity, 1)?;
+        }
+        drop(values);
+        assert!(alive.upgrade().is_some(), "{keeping_first}: it went early");
+        drop(buffer);
+        assert!(alive.upgrade().is_none(), "nothing waits for it any more");
+    }
     Ok(())
 }
 
