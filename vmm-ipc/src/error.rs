@@ -37,9 +37,10 @@ enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The deadline passed. The exchange is broken off: use a new channel.
+    /// The deadline passed. In the middle of an exchange that breaks it off; a wait for a message that
+    /// has not begun can be repeated: see [`Channel::is_broken`](crate::Channel::is_broken).
     Timeout,
-    /// The peer hung up, or its process ended.
+    /// The peer hung up, its process ended, or an earlier exchange on the channel was broken off.
     Hangup,
     /// The peer sent something that is not the protocol. Use a new channel, if at all.
     Protocol,
@@ -61,6 +62,8 @@ pub enum ErrorKind {
     NoDevice,
     /// An update that does not follow what this side has.
     OutOfOrder,
+    /// The exporter has said that nothing more of the buffer will come. What is mapped stays.
+    Retired,
     /// An argument that cannot be right.
     InvalidArgument,
     /// The operating system refused.
@@ -163,8 +166,9 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later, on the same or a new channel, without anything being
-    /// changed: the peer was slow or gone, or something was used up for the moment.
+    /// Whether the same call may succeed later, without anything being changed: the peer was slow or
+    /// gone, or something was used up for the moment. It takes another channel where this one
+    /// [is broken](crate::Channel::is_broken).
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Timeout | ErrorKind::Hangup | ErrorKind::InFlight | ErrorKind::FdLimit => {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{FileType, fstat, major};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,9 +15,12 @@ const EMULATOR_FILE: &str = "/memfd:vmm-emulator";
 /// a handle: only the driver can tell.
 pub(crate) fn check(fd: impl AsFd, emulator: bool, attempt: impl Fn() -> String) -> Result<()> {
     let fd = fd.as_fd();
-    let stat = fstat(fd).map_err(|errno| Error::os(attempt(), errno))?;
-    let what = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::CharacterDevice => match major(stat.st_rdev) {
+    // What the kernel knows is enough: whoever serves the file (FUSE, a network) may never answer.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat =
+        statx(fd, "", flags, StatxFlags::TYPE).map_err(|errno| Error::os(attempt(), errno))?;
+    let what = match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::CharacterDevice => match stat.stx_rdev_major {
             1 => "a memory device such as /dev/null",
             4 | 5 | 136..=143 => "a terminal",
             _ if emulator => "a device, and the software emulator's handles are memory files",

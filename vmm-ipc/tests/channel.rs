@@ -309,3 +309,100 @@ fn a_socket_without_a_peer_is_refused_as_that() {
     let error = Channel::connect("/dev/null").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
+
+#[test]
+fn a_wait_for_what_has_not_begun_can_be_repeated() {
+    for kind in [SocketType::SEQPACKET, SocketType::STREAM] {
+        let (mut a, mut b) = channels(kind);
+        b.set_timeout(SOON);
+        for _ in 0..2 {
+            assert_eq!(b.receive().unwrap_err().kind(), ErrorKind::Timeout);
+            assert!(!b.is_broken());
+        }
+        a.send(&offer(1), &[]).unwrap();
+        assert_eq!(b.receive().unwrap().message, offer(1));
+    }
+}
+
+#[test]
+fn a_message_that_ends_halfway_breaks_the_channel_and_both_sides_hear_of_it() {
+    let (a, b) = sockets(SocketType::STREAM);
+    let mut b = Channel::from_fd(b, PeerPolicy::SameUser).unwrap();
+    b.set_timeout(SOON);
+    let mut theirs = Channel::from_fd(a.try_clone().unwrap(), PeerPolicy::SameUser).unwrap();
+    rustix::io::write(&a, &[1, 2, 3]).unwrap();
+    let error = b.receive().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(b.is_broken());
+    let error = b.send(&offer(1), &[]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Hangup, "{error}");
+    assert!(error.to_string().contains("broken off"), "{error}");
+    assert_eq!(b.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    // The hello that was sent before is still there; then it is over, at once.
+    let begin = Instant::now();
+    assert_eq!(theirs.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+
+    // The same in the other direction.
+    let (mut a, _b) = channels(SocketType::STREAM);
+    a.set_timeout(SOON);
+    assert_eq!(
+        a.send(&offer(60_000), &[]).unwrap_err().kind(),
+        ErrorKind::Timeout
+    );
+    assert!(a.is_broken());
+}
+
+#[test]
+fn one_of_a_pair_becomes_a_channel_elsewhere() {
+    let (mut ours, theirs) = Channel::pair().unwrap();
+    let inherited = theirs.into_fd().unwrap();
+    let mut theirs = Channel::from_fd(inherited, PeerPolicy::SameUser).unwrap();
+    for length in [1, 2] {
+        ours.send(&offer(length), &[]).unwrap();
+        assert_eq!(theirs.receive().unwrap().message, offer(length));
+        theirs.send(&offer(length), &[]).unwrap();
+        assert_eq!(ours.receive().unwrap().message, offer(length));
+    }
+    // What one says that goes is heard by the other, though it can no longer say hello.
+    let (mut gone, mut left) = Channel::pair().unwrap();
+    gone.send(&offer(3), &[]).unwrap();
+    drop(gone);
+    assert_eq!(left.receive().unwrap().message, offer(3));
+    assert_eq!(left.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    // What was said belongs to this value, and cannot be said again.
+    let error = ours.into_fd().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(theirs.receive().unwrap_err().kind(), ErrorKind::Hangup);
+}
+
+#[test]
+fn those_that_connect_and_go_do_not_keep_a_listener_past_its_deadline() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let listener = Listener::new().unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let address = rustix::net::SocketAddrUnix::new(listener.path()).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                let socket = rustix::net::socket_with(
+                    AddressFamily::UNIX,
+                    SocketType::SEQPACKET,
+                    SocketFlags::CLOEXEC,
+                    None,
+                )
+                .unwrap();
+                let _ = rustix::net::connect(&socket, &address);
+            }
+        });
+        let begin = Instant::now();
+        let mut ended = ErrorKind::Hangup;
+        // One that is not gone yet when it is greeted is a channel like any other.
+        while ended != ErrorKind::Timeout && begin.elapsed() < 40 * SOON {
+            let call = Instant::now();
+            ended = listener.accept(SOON).map_or_else(|e| e.kind(), |_| ended);
+            assert!(call.elapsed() < 20 * SOON, "{:?}", call.elapsed());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,5 +1,6 @@
 //! Sharing: `vmm-ipc` between processes, and against peers that mean no good.
 
+mod broken;
 mod growth;
 mod hostile;
 mod hostile_handles;
@@ -20,6 +21,7 @@ use crate::{Case, Context, Failure, Peer, Role};
 /// Every case on `vmm-ipc`.
 pub fn cases() -> Vec<Case> {
     let lists: &[&[Case]] = &[
+        broken::CASES,
         growth::CASES,
         hostile::CASES,
         hostile_handles::CASES,

@@ -16,6 +16,7 @@ pub const CASES: &[Case] = cases![
     invariant_09_a_wait_put_off_by_a_capture_is_made_up_for: emulator_only(),
     invariant_09_a_wait_that_failed_is_made_up_for: emulator_only(),
     invariant_09_a_sleep_that_could_not_wait_forgets_nothing: emulator_only(),
+    invariant_09_a_sleep_waits_for_work_that_this_crate_knows_nothing_of: emulator_only(),
     invariant_09_host_memory_waits_for_the_default_stream: emulator_only(),
     invariant_09_a_slice_is_given_back_when_nothing_writes_to_it_any_more: emulator_only(),
     invariant_09_a_wake_that_fails_waits_for_its_copies: emulator_only(),
@@ -105,6 +106,31 @@ fn invariant_09_a_sleep_that_could_not_wait_forgets_nothing(
     assert!(!failed.error.to_string().contains("released"), "{failed}");
     drop(failed.buffer);
     Ok(stream.synchronize()?)
+}
+
+/// A kernel of the caller's, here a memset that is put on the recorded stream behind the crate's back.
+fn invariant_09_a_sleep_waits_for_work_that_this_crate_knows_nothing_of(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let stream = Stream::new(&context.device()?)?;
+    let sys = context.driver()?.sys();
+    set_latency("cuMemsetD8Async", LONG);
+    for contents in [false, true] {
+        let mut buffer = allocator.allocate(granularity)?;
+        buffer.set_stream(Some(&stream));
+        // SAFETY: mapped memory, and a stream that lives; the buffer waits for it.
+        unsafe { sys.cuMemsetD8Async(buffer.address(), 7, granularity, stream.as_raw()) }?;
+        let asleep = match contents {
+            true => buffer.sleep_with_contents(|_| {}),
+            false => buffer.sleep(),
+        };
+        let awake = asleep.map_err(|f| f.error)?.wake().map_err(|f| f.error)?;
+        let mut byte = [0];
+        awake.read(granularity - 1, &mut byte)?;
+        assert!(!contents || byte == [7]);
+    }
+    Ok(())
 }
 
 fn invariant_09_host_memory_waits_for_the_default_stream(context: &Context) -> Result<(), Failure> {

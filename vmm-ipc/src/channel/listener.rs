@@ -66,8 +66,10 @@ impl Listener {
         }
     }
 
-    /// Listen at `path`. Who may connect is decided by the permissions of its folder and then by
-    /// `policy`.
+    /// Listen at `path`. Who may connect is decided by the permissions of its folder and of the socket,
+    /// and then by `policy`. The socket is made as any file is, which with the usual umask lets
+    /// only this user write to it and so connect: for [`PeerPolicy::User`] and [`PeerPolicy::Anyone`]
+    /// set its permissions, as by `std::fs::set_permissions(path, Permissions::from_mode(0o666))`.
     ///
     /// # Errors
     ///
@@ -142,7 +144,12 @@ impl Listener {
             match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 // One that is gone already is as if it had not come.
                 Ok(socket) => match Channel::from_fd(socket, self.policy) {
-                    Err(error) if error.kind() == ErrorKind::Hangup => continue,
+                    Err(error)
+                        if error.kind() == ErrorKind::Hangup && deadline.left().is_some() =>
+                    {
+                        continue;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Hangup => {}
                     result => return result,
                 },
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,

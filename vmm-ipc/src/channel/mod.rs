@@ -25,15 +25,23 @@ use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, MessageKind, VERSION, Wire
 
 /// A connection to one other process.
 ///
-/// Every call is over by a deadline; a peer that hangs up or dies ends it at once. After an error
-/// other than [`ErrorKind::Refused`] the exchange is out of step: drop the channel and open another.
+/// Every call is over by a deadline; a peer that hangs up or dies ends it at once.
+///
+/// An error in the middle of an exchange leaves the two sides out of step. The channel is shut down
+/// then, so that the peer hears of it at once too: every later call answers [`ErrorKind::Hangup`], see
+/// [`Channel::is_broken`], and another channel is needed. A refusal is not such an error, nor is a wait
+/// for a message of which nothing has come: after these the channel goes on.
 #[derive(Debug)]
 pub struct Channel {
     socket: Socket,
     peer: PeerCredentials,
     timeout: Duration,
     limits: Limits,
-    greeted: bool,
+    /// Whether this side has said hello.
+    said_hello: bool,
+    /// Whether the peer has.
+    heard_hello: bool,
+    broken: bool,
 }
 
 /// A message and the file descriptors that came with it.
@@ -121,23 +129,33 @@ impl Channel {
     ///
     /// [`ErrorKind::InvalidArgument`] for another kind of socket; [`ErrorKind::Peer`].
     pub fn from_fd(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
+        let mut channel = Self::silent(socket, policy)?;
+        channel.greet(channel.deadline())?;
+        Ok(channel)
+    }
+
+    /// A channel on which nothing was said yet.
+    fn silent(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
         let socket = Socket::new(socket)?;
         credentials::take_no_extras(&socket);
         let peer = PeerCredentials::of(&socket)?;
         peer.check(policy)?;
-        let limits = Limits::default();
-        let mut channel = Channel {
+        Ok(Channel {
             socket,
             peer,
             timeout: DEFAULT_TIMEOUT,
-            limits,
-            greeted: false,
-        };
-        channel.send(&Message::Hello(Hello { version: VERSION }), &[])?;
-        Ok(channel)
+            limits: Limits::default(),
+            said_hello: false,
+            heard_hello: false,
+            broken: false,
+        })
     }
 
-    /// Two channels that are connected with each other, to give one to a child.
+    /// Two channels that are connected with each other.
+    ///
+    /// To give one to a child process, take the socket out of it with [`Channel::into_fd`], have the
+    /// child inherit that, and make it a channel there with [`Channel::from_fd`]. Both sides see
+    /// the process that called this as their peer.
     ///
     /// # Errors
     ///
@@ -150,10 +168,53 @@ impl Channel {
             None,
         )
         .map_err(|errno| Error::os("making a pair of sockets", errno))?;
+        // They greet when they are used first, which may be in another process.
         Ok((
-            Self::from_fd(a, PeerPolicy::SameUser)?,
-            Self::from_fd(b, PeerPolicy::SameUser)?,
+            Self::silent(a, PeerPolicy::SameUser)?,
+            Self::silent(b, PeerPolicy::SameUser)?,
         ))
+    }
+
+    /// The socket of a channel of [`Channel::pair`], to be made a channel in another process.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] where the channel was used already. It is closed then.
+    pub fn into_fd(self) -> Result<OwnedFd> {
+        if self.said_hello {
+            let reason = "something was said on it already";
+            let attempt = "taking the socket out of a channel";
+            return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason)
+                .advise("take it out of a fresh channel of `Channel::pair`"));
+        }
+        Ok(self.socket.into_fd())
+    }
+
+    /// Whether an exchange was broken off, so that another channel is needed.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Have no more said here, and have the peer hear of that.
+    pub(crate) fn break_off(&mut self) {
+        self.broken = true;
+        self.socket.shut_down();
+    }
+
+    /// What follows one after the other on a channel that is not broken.
+    fn check(&self, attempt: &'static str) -> Result<()> {
+        if !self.broken {
+            return Ok(());
+        }
+        let reason = "an earlier exchange on this channel was broken off";
+        Err(Error::new(ErrorKind::Hangup, attempt, reason).advise("open another channel"))
+    }
+
+    fn greet(&mut self, deadline: Deadline) -> Result<()> {
+        if !std::mem::replace(&mut self.said_hello, true) {
+            self.send_frames(&Message::Hello(Hello { version: VERSION }), &[], deadline)?;
+        }
+        Ok(())
     }
 
     /// The process at the other end.
@@ -205,8 +266,19 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         deadline: Deadline,
     ) -> Result<()> {
+        self.check(SENDING)?;
+        self.greet(deadline)?;
+        self.send_frames(message, fds, deadline)
+    }
+
+    fn send_frames(
+        &mut self,
+        message: &Message,
+        fds: &[BorrowedFd<'_>],
+        deadline: Deadline,
+    ) -> Result<()> {
         let payload = message.encode();
-        let attempt = "sending to the peer";
+        let attempt = SENDING;
         let too_long = |_| {
             Error::new(
                 ErrorKind::InvalidArgument,
@@ -221,16 +293,39 @@ impl Channel {
             .chain(payload.is_empty().then_some(&[][..]));
         for (frame, part) in Frame::cut(message.kind(), total, count).zip(cuts) {
             let fds = if frame.offset == 0 { fds } else { &[] };
-            self.socket.send(&frame, part, fds, deadline)?;
+            if let Err(error) = self.socket.send(&frame, part, fds, deadline) {
+                if frame.offset > 0 || self.socket.is_midway() {
+                    self.break_off();
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
 
     pub(crate) fn receive_by(&mut self, deadline: Deadline) -> Result<Received> {
-        if !self.greeted {
+        self.check(RECEIVING)?;
+        match self.greet(deadline) {
+            // What a peer said before it went can still be heard.
+            Err(error) if error.kind() != ErrorKind::Hangup => return Err(error),
+            _ => {}
+        }
+        let result = self.receive_next(deadline);
+        if let Err(error) = &result {
+            // A message that has not begun may still come.
+            let nothing_came = error.kind() == ErrorKind::Timeout && !self.socket.is_midway();
+            if !nothing_came {
+                self.break_off();
+            }
+        }
+        result
+    }
+
+    fn receive_next(&mut self, deadline: Deadline) -> Result<Received> {
+        if !self.heard_hello {
             // The peer's first message says which version it speaks.
             match self.receive_one(deadline)?.message {
-                Message::Hello(_) => self.greeted = true,
+                Message::Hello(_) => self.heard_hello = true,
                 other => return Err(unexpected(&other, "hello")),
             }
         }
@@ -257,7 +352,8 @@ impl Channel {
         while !last.is_last() {
             let next = self
                 .socket
-                .receive(&mut payload, &mut fds, deadline, &bound)?;
+                .receive(&mut payload, &mut fds, deadline, &bound)
+                .inspect_err(|_| self.break_off())?;
             let follows = next.kind == first.kind
                 && next.total == first.total
                 && next.offset == last.offset + last.payload;
@@ -284,6 +380,7 @@ impl Channel {
     }
 }
 
+const SENDING: &str = "sending to the peer";
 const RECEIVING: &str = "receiving from the peer";
 
 /// Refuse a message for its stated size, before any of it is kept.

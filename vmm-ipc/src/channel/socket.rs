@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recvmsg, sendmsg,
 };
 
 use super::deadline::Deadline;
@@ -28,6 +28,8 @@ pub(super) struct Socket {
     /// Whether this side spoke last, so that there is nothing to receive before the peer has had its
     /// turn.
     spoke: bool,
+    /// Whether the last call ended in the middle of a frame.
+    midway: bool,
 }
 
 impl Socket {
@@ -66,6 +68,7 @@ impl Socket {
             packets,
             room,
             spoke: false,
+            midway: false,
         })
     }
 
@@ -83,6 +86,7 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut sent = 0;
         self.spoke = true;
+        self.midway = false;
         let total = header.len() + payload.len();
         while sent < total {
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -99,7 +103,10 @@ impl Socket {
                 ),
             ];
             match sendmsg(&self.fd, &rest, &mut control, SendFlags::NOSIGNAL) {
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    sent += count;
+                    self.midway = sent < total;
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, SENDING)?,
                 // Nothing tells when these pass, so it is tried again until the deadline.
@@ -127,6 +134,7 @@ impl Socket {
     ) -> Result<Frame> {
         let mut header = [0; FRAME_HEADER];
         let had = fds.len();
+        self.midway = false;
         if std::mem::take(&mut self.spoke) {
             // One call less than to try, fail, wait, and try again.
             self.wait(PollFlags::IN, deadline, RECEIVING)?;
@@ -151,7 +159,23 @@ impl Socket {
             );
             return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
         }
+        self.midway = false;
         Ok(frame)
+    }
+
+    /// Whether the last call ended in the middle of a frame.
+    pub(super) fn is_midway(&self) -> bool {
+        self.midway
+    }
+
+    /// Have nothing more come or go. What was sent already can still be received.
+    pub(super) fn shut_down(&self) {
+        // One that is not connected any more is as good.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+    }
+
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 
     /// One packet, which is one frame.
@@ -189,7 +213,7 @@ impl Socket {
 
     /// Fill `place` from a stream. Descriptors come with the first byte of a frame, or not at all.
     fn exactly(
-        &self,
+        &mut self,
         place: &mut [u8],
         begins: bool,
         fds: &mut Vec<OwnedFd>,
@@ -210,7 +234,7 @@ impl Socket {
 
     /// What one `recvmsg` gives. Whatever descriptors come are owned at once.
     fn some(
-        &self,
+        &mut self,
         parts: &mut [IoSliceMut<'_>],
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
@@ -229,6 +253,7 @@ impl Socket {
                 }
                 Err(errno) => return Err(Error::os(RECEIVING, errno)),
             };
+            self.midway = true;
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = part {
                     fds.extend(rights.inspect(|fd| {

@@ -123,18 +123,8 @@ impl Exporter {
         let mut export = self.prepare(buffer)?;
         let deadline = channel.deadline();
         channel.send_by(&Message::Offer(export.descriptor.clone()), &[], deadline)?;
-        if let Err(error) = export.export_and_send(buffer, channel, deadline) {
-            // The importer waits for the rest: tell it that there is none.
-            let _ = channel.send_by(
-                &Message::Retired {
-                    id: export.descriptor.id(),
-                },
-                &[],
-                deadline,
-            );
-            return Err(error);
-        }
-        export.await_answer(channel, export.generation(), deadline)?;
+        let sent = export.export_and_send(buffer, channel, deadline);
+        export.conclude(channel, export.generation(), deadline, sent)?;
         Ok(export)
     }
 

@@ -132,13 +132,8 @@ impl Export {
     pub fn send(&self, channel: &mut Channel) -> Result<()> {
         let deadline = channel.deadline();
         channel.send_by(&Message::Offer(self.descriptor.clone()), &[], deadline)?;
-        let mut first = 0;
-        while first < self.fds.len() {
-            let end = (first + BATCH).min(self.fds.len());
-            self.send_handles(channel, first, end, deadline)?;
-            first = end;
-        }
-        self.await_answer(channel, self.generation(), deadline)
+        let sent = self.send_batches(channel, 0, self.fds.len(), deadline);
+        self.conclude(channel, self.generation(), deadline, sent)
     }
 
     /// Take in what the buffer has grown by: only the new chunks are exported. The importers hear of
@@ -270,14 +265,57 @@ impl Export {
         deadline: Deadline,
     ) -> Result<()> {
         channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
-        let mut first = update.first_chunk() as usize;
-        let end = first + update.sizes().len();
-        while self.descriptor.handle_kind() == HandleKind::PosixFd && first < end {
+        let first = update.first_chunk() as usize;
+        let end = match self.descriptor.handle_kind() {
+            HandleKind::PosixFd => first + update.sizes().len(),
+            HandleKind::Fabric => first,
+        };
+        let sent = self.send_batches(channel, first, end, deadline);
+        self.conclude(channel, update.generation(), deadline, sent)
+    }
+
+    fn send_batches(
+        &self,
+        channel: &mut Channel,
+        mut first: usize,
+        end: usize,
+        deadline: Deadline,
+    ) -> Result<()> {
+        while first < end {
             let next = (first + BATCH).min(end);
             self.send_handles(channel, first, next, deadline)?;
             first = next;
         }
-        self.await_answer(channel, update.generation(), deadline)
+        Ok(())
+    }
+
+    /// End an exchange: hear what the importer says, or tell it that there is no more where not all
+    /// could be sent.
+    fn conclude(
+        &self,
+        channel: &mut Channel,
+        generation: u64,
+        deadline: Deadline,
+        sent: Result<()>,
+    ) -> Result<()> {
+        if let Err(error) = sent {
+            let id = self.descriptor.id();
+            if channel
+                .send_by(&Message::Retired { id }, &[], deadline)
+                .is_err()
+            {
+                channel.break_off();
+            }
+            return Err(error);
+        }
+        let answer = self.await_answer(channel, generation, deadline);
+        if let Err(error) = &answer
+            && error.kind() != ErrorKind::Refused
+        {
+            // An answer that comes late would be taken for the one to the next question.
+            channel.break_off();
+        }
+        answer
     }
 
     /// Tell an importer that nothing more of this buffer will come.

@@ -8,8 +8,8 @@ use vmm::{Allocation, Buffer};
 
 use super::chunks::{ChunkSource, explain_map};
 use super::transfer::{Expected, Transfer, wrong_count};
-use super::{check_fds, check_limits};
-use crate::channel::{Channel, Deadline, unexpected};
+use super::{check_fds, check_limits, out_of_place};
+use crate::channel::{Channel, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::Export;
 use crate::fd_limit;
@@ -88,13 +88,14 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// As [`ImportOptions::receive`](crate::ImportOptions::receive); [`ErrorKind::OutOfOrder`] for an update that was missed or
+    /// As [`ImportOptions::receive`](crate::ImportOptions::receive); [`ErrorKind::Retired`] where the exporter
+    /// says that nothing more will come, after which the channel can go on; [`ErrorKind::OutOfOrder`] for an update that was missed or
     /// repeated, after which a new offer helps. The buffer is as it was then.
     pub fn receive_update(&mut self, channel: &mut Channel) -> Result<()> {
         let received = channel.receive()?;
         match received.message {
             Message::Update(update) => self.receive_offered_update(channel, &update),
-            other => Err(unexpected(&other, "an update")),
+            other => Err(out_of_place(channel, &other, "an update")),
         }
     }
 

@@ -17,7 +17,7 @@ pub use self::imported::Imported;
 pub use self::importer::Importer;
 use self::transfer::{Expected, Transfer, wrong_count};
 use crate::channel::{Channel, Deadline, unexpected};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::export::{BATCH, Progress};
 use crate::fd_limit;
 use crate::limits::Limits;
@@ -105,12 +105,14 @@ impl<'a> ImportOptions<'a> {
 
     /// Wait for a buffer on a channel, map it, and tell the exporter.
     ///
-    /// All or nothing: on an error the exporter is told why, the channel can go on, and nothing is
-    /// left behind here. Chunks are mapped while later ones still arrive.
+    /// All or nothing: on an error the exporter is told why, and nothing is left behind here. The
+    /// channel can go on unless the exchange itself failed: see [`Channel::is_broken`]. Chunks are
+    /// mapped while later ones still arrive.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), [`ErrorKind::Hangup`](crate::ErrorKind::Hangup), [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) for the exchange;
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), [`ErrorKind::Hangup`](crate::ErrorKind::Hangup), [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) for the exchange,
+    /// [`ErrorKind::Retired`](crate::ErrorKind::Retired) where word of another buffer's end came instead;
     /// [`ErrorKind::Limit`](crate::ErrorKind::Limit), [`ErrorKind::FdLimit`](crate::ErrorKind::FdLimit), [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice),
     /// [`ErrorKind::NotAHandle`](crate::ErrorKind::NotAHandle), [`ErrorKind::Memory`](crate::ErrorKind::Memory) for what came, saying which chunk.
     pub fn receive(self, driver: &Driver, channel: &mut Channel) -> Result<Imported> {
@@ -118,7 +120,7 @@ impl<'a> ImportOptions<'a> {
         let received = channel.receive_by(before)?;
         let descriptor = match received.message {
             Message::Offer(descriptor) => descriptor,
-            other => return Err(unexpected(&other, "an offer")),
+            other => return Err(out_of_place(channel, &other, "an offer")),
         };
         self.receive_offered(driver, channel, descriptor)
     }
@@ -243,6 +245,17 @@ impl<'a> ImportOptions<'a> {
             limits: self.limits,
         })
     }
+}
+
+/// A whole message came that is not the one. What may follow it is not known, unless it is a farewell.
+fn out_of_place(channel: &mut Channel, found: &Message, expected: &'static str) -> Error {
+    if let Message::Retired { id } = found {
+        let attempt = format!("waiting for {expected}");
+        let reason = format!("the exporter says that nothing more of buffer {id} will come");
+        return Error::new(ErrorKind::Retired, attempt, reason);
+    }
+    channel.break_off();
+    unexpected(found, expected)
 }
 
 fn find_device(driver: &Driver, descriptor: &Descriptor) -> Result<Device> {

@@ -40,8 +40,18 @@ pub(super) struct Transfer {
     expected: Expected,
     arrived: usize,
     deadline: Deadline,
-    /// Whether the exchange is still in step, so that the peer can be answered.
-    in_step: bool,
+    stage: Stage,
+}
+
+/// How far the exchange has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The exporter sends, and waits for an answer then.
+    Sending,
+    /// The exporter gave up, and waits for nothing.
+    GivenUp,
+    /// What came was not what belongs there, or nothing came.
+    OutOfStep,
 }
 
 impl Transfer {
@@ -50,7 +60,7 @@ impl Transfer {
             expected,
             arrived: 0,
             deadline,
-            in_step: true,
+            stage: Stage::Sending,
         }
     }
 
@@ -61,7 +71,11 @@ impl Transfer {
         mut take: impl FnMut(Vec<OwnedFd>) -> Result<()>,
     ) -> Result<()> {
         while self.arrived < self.expected.fds {
-            let fds = self.next(channel).inspect_err(|_| self.in_step = false)?;
+            let fds = self.next(channel).inspect_err(|_| {
+                if self.stage == Stage::Sending {
+                    self.stage = Stage::OutOfStep;
+                }
+            })?;
             take(fds)?;
         }
         Ok(())
@@ -72,7 +86,8 @@ impl Transfer {
         let attempt = || format!("receiving the handles of buffer {}", self.expected.id);
         let (id, first) = match received.message {
             Message::Handles { id, first, .. } => (id, first),
-            Message::Retired { .. } => {
+            Message::Retired { id } if id == self.expected.id => {
+                self.stage = Stage::GivenUp;
                 return Err(
                     Error::new(ErrorKind::Hangup, attempt(), "the exporter gave up")
                         .advise("its own error says why"),
@@ -103,13 +118,14 @@ impl Transfer {
     ) -> Result<T> {
         match result {
             Ok(value) => {
-                channel.send_by(&Message::Accepted { id, generation }, &[], self.deadline)?;
+                channel
+                    .send_by(&Message::Accepted { id, generation }, &[], self.deadline)
+                    .inspect_err(|_| channel.break_off())?;
                 Ok(value)
             }
             Err(error) => {
                 // What is on its way comes first, so that the channel is in step afterwards.
-                let drained = self.in_step && self.run(channel, |_| Ok(())).is_ok();
-                if drained {
+                if self.stage == Stage::Sending && self.run(channel, |_| Ok(())).is_ok() {
                     let refusal = error.to_refusal();
                     let message = Message::Refused {
                         id,
@@ -117,7 +133,12 @@ impl Transfer {
                         refusal,
                     };
                     // The error is this side's; that the peer does not hear of it is not.
-                    let _ = channel.send_by(&message, &[], self.deadline);
+                    if channel.send_by(&message, &[], self.deadline).is_err() {
+                        self.stage = Stage::OutOfStep;
+                    }
+                }
+                if self.stage == Stage::OutOfStep {
+                    channel.break_off();
                 }
                 Err(error)
             }
