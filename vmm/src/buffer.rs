@@ -45,7 +45,7 @@ pub struct Buffer {
     pub(crate) room: Option<Reservation>,
     pub(crate) stream: Option<Stream>,
     /// What was put on streams that were recorded before this one, for host copies to wait for.
-    earlier: Option<Arc<Order>>,
+    pub(crate) earlier: Option<Arc<Order>>,
 }
 
 /// What a buffer and those grown from it have in common.
@@ -213,7 +213,7 @@ impl Buffer {
     /// Fills and copies between buffers do not: streams are not in order with each other.
     pub fn set_stream(&mut self, stream: Option<&Stream>) {
         let before = match self.stream.take() {
-            Some(before) => After::Stream(before),
+            Some(before) => After::Stream(before.noted()),
             None => After::Default(self.kind.device.clone()),
         };
         // By default nothing may ever have run, and then there is nothing to wait for.
@@ -221,8 +221,8 @@ impl Buffer {
             After::Stream(_) => true,
             After::Default(_) => self.reservation().is_some_and(|range| range.has(&before)),
         };
-        // As in `note`, a forked child takes no lock.
-        if self.kind.device.driver().in_own_process() && used() {
+        // Where nothing is mapped nothing can have been done. As in `note`, a forked child takes no lock.
+        if self.tail.is_some() && self.kind.device.driver().in_own_process() && used() {
             let earlier = self.earlier.take();
             let earlier = earlier.map_or_else(Order::default, |order| order.fork());
             earlier.note(before.clone());
@@ -241,13 +241,14 @@ impl Buffer {
     }
 
     /// Wait until the work of the recorded stream (or of the default stream, where none is recorded)
-    /// is finished.
+    /// is finished, and that of the streams recorded before.
     ///
     /// # Errors
     ///
     /// As [`Stream::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
         self.kind.device.driver().check()?;
+        self.wait_for_earlier()?;
         match &self.stream {
             Some(stream) => stream.synchronize(),
             None => self
@@ -327,7 +328,7 @@ impl Buffer {
     }
 
     /// The range of the last chunk.
-    fn reservation(&self) -> Option<&Reservation> {
+    pub(crate) fn reservation(&self) -> Option<&Reservation> {
         self.tail.as_ref()?.mapping().reservation()
     }
 
@@ -347,7 +348,7 @@ impl Buffer {
     /// What the teardown of this buffer has to wait for.
     pub(crate) fn note_all(&self) {
         if let Some(stream) = &self.stream {
-            return self.note(After::Stream(stream.clone()));
+            return self.note(After::Stream(stream.noted()));
         }
         for device in self.kind.users.iter() {
             self.note(After::Default(device.clone()));

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::mapping::{self, Place};
 use crate::reservation::{Claim, Reservation};
 
-/// What failed while a buffer, awake or asleep, was closed: each step that the driver refused, and what is left behind
+/// What failed while a buffer, awake or asleep, or a driver was closed: each step that the driver refused, and what is left behind
 /// by it. Everything else was released.
 #[derive(Debug)]
 pub struct CloseError(Vec<Error>);
@@ -29,12 +29,12 @@ impl CloseError {
 impl fmt::Display for CloseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
-            [] => f.write_str("closing a buffer failed"),
-            [one] => write!(f, "closing a buffer: {one}"),
+            [] => f.write_str("not everything could be released"),
+            [one] => write!(f, "not everything could be released: {one}"),
             [first, rest @ ..] => {
                 write!(
                     f,
-                    "closing a buffer: {first}; and {} more failures",
+                    "not everything could be released: {first}; and {} more failures",
                     rest.len()
                 )
             }
@@ -53,10 +53,15 @@ pub(crate) fn release(
 ) -> Vec<Error> {
     let was_empty = tail.is_none();
     let mappings = chain::into_mappings(tail);
-    // Most drops are of buffers that others continue: nothing goes, and no driver call is made. In a
-    // forked child the boxes do nothing by themselves.
-    if (mappings.is_empty() && !was_empty) || !driver.in_own_process() {
+    // In a forked child the boxes do nothing by themselves.
+    if !driver.in_own_process() {
         return Vec::new();
+    }
+    // Most drops are of buffers that others continue: nothing goes, and no driver call is made, unless
+    // a range was kept to grow into that nobody else has.
+    if mappings.is_empty() && !was_empty {
+        let freed = room.map(Reservation::close);
+        return freed.and_then(Result::err).into_iter().collect();
     }
     let _relaxed = Relaxed::enter(driver);
     let unfinished = chain::wait(&mappings).into_iter();

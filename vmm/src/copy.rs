@@ -282,7 +282,7 @@ impl Buffer {
 /// as well.
 fn submitted(stream: Option<&Stream>, device: &Device) -> After {
     match stream {
-        Some(stream) => After::Stream(stream.clone()),
+        Some(stream) => After::Stream(stream.noted()),
         None => After::Default(device.clone()),
     }
 }

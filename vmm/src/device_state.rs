@@ -166,14 +166,14 @@ impl DeviceState {
     }
 
     /// Give back the primary context, if it was retained. The driver is going.
-    pub(crate) fn release(&mut self, d: &sys::Driver) {
+    pub(crate) fn release(&mut self, d: &sys::Driver) -> Call<()> {
         let slot = self
             .primary
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(primary) = slot.take() {
-            // Nobody is left to report to: the hook lives in what is being dropped.
-            let _ = self.give_back(d, primary);
+        match slot.take() {
+            Some(primary) => self.give_back(d, primary),
+            None => Ok(()),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmm_sys as sys;
 use vmm_sys::CUresult;
 
+use crate::close::CloseError;
 use crate::device_state::DeviceState;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::raw;
@@ -116,6 +117,24 @@ impl Driver {
         })))
     }
 
+    /// Give up this value, and hear what went wrong where it was the last and a primary context could
+    /// not be given back. Every device, allocation, buffer and stream holds the driver, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuDevicePrimaryCtxRelease` and `cuStreamDestroy`.
+    #[doc(alias = "cuDevicePrimaryCtxRelease")]
+    pub fn close(self) -> std::result::Result<(), CloseError> {
+        if let Err(error) = self.check() {
+            return Err(CloseError::from_list(vec![error]));
+        }
+        let failed = Arc::into_inner(self.0).map(|mut inner| inner.release());
+        match failed {
+            Some(failed) if !failed.is_empty() => Err(CloseError::from_list(failed)),
+            _ => Ok(()),
+        }
+    }
+
     /// The CUDA version the driver implements, as CUDA writes it: 13000 is 13.0.
     #[doc(alias = "cuDriverGetVersion")]
     pub fn version(&self) -> i32 {
@@ -216,28 +235,50 @@ impl Driver {
 
     /// Tell the hook of a failure in a drop.
     pub(crate) fn report(&self, error: Error) {
-        if error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) || !self.in_own_process() {
+        self.0.report(error);
+    }
+}
+
+impl Inner {
+    /// Give back the primary contexts. What fails is returned.
+    fn release(&mut self) -> Vec<Error> {
+        let sys = &self.sys;
+        let give_back = |device: &mut DeviceState| {
+            let result = device.release(sys);
+            result
+                .attempt(|| format!("giving back the primary context of {}", device.name))
+                .err()
+        };
+        self.devices.iter_mut().filter_map(give_back).collect()
+    }
+
+    fn report(&self, error: Error) {
+        let gone = error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED);
+        if gone || self.process != std::process::id() {
             return;
         }
+        let event = ReleaseError { error };
+        // By whoever collects the traces of the program, which is as little to be trusted as a hook.
         #[cfg(feature = "tracing")]
-        tracing::warn!(%error, "could not release");
+        call_in_a_drop(|| tracing::warn!(error = %event, "could not release"));
         let hook = self
-            .0
             .hook
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         if let Some(hook) = hook {
-            let event = ReleaseError { error };
-            // A panic out of a drop would abort the process, and what was thrown can panic as well.
-            let call = AssertUnwindSafe(move || {
+            call_in_a_drop(move || {
                 hook(&event);
                 drop(hook);
             });
-            if let Err(thrown) = catch_unwind(call) {
-                std::mem::forget(thrown);
-            }
         }
+    }
+}
+
+/// A panic out of a drop would abort the process, and what was thrown can panic as well.
+fn call_in_a_drop(call: impl FnOnce()) {
+    if let Err(thrown) = catch_unwind(AssertUnwindSafe(call)) {
+        std::mem::forget(thrown);
     }
 }
 
@@ -258,8 +299,8 @@ impl Drop for Inner {
             std::mem::forget(Arc::clone(&self.sys));
             return;
         }
-        for device in &mut self.devices {
-            device.release(&self.sys);
+        for error in self.release() {
+            self.report(error);
         }
     }
 }

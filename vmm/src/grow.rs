@@ -132,6 +132,10 @@ impl Buffer {
             let prev = link.prev().cloned();
             tail = prev;
         }
+        if tail.is_none() {
+            // Nothing is left in which anything was done.
+            shorter.earlier = None;
+        }
         shorter.tail = tail;
         shorter.len = new_len;
         Ok(shorter)
@@ -257,9 +261,13 @@ impl Buffer {
 
     /// Addresses for the whole buffer at a new place, with room to grow into.
     fn claim_elsewhere(&self, bytes: usize) -> Result<Claim> {
-        let driver = self.kind.device.driver();
         let ample = bytes.max(self.mapped.saturating_mul(2));
-        let reserve = |size| Reservation::new(driver, size, self.kind.alignment, 0);
+        let (driver, alignment) = (self.kind.device.driver(), self.kind.alignment);
+        // What was done to the chunks at their old place is done to them at the new one.
+        let reserve = |size| match self.reservation() {
+            Some(old) => old.elsewhere(size, alignment),
+            None => Reservation::new(driver, size, alignment, 0),
+        };
         let room = match reserve(ample) {
             Err(error) if error.kind() == ErrorKind::OutOfAddressSpace && ample > bytes => {
                 reserve(bytes)?

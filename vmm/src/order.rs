@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
-use crate::stream::{self, Stream};
+use crate::stream::{self, Noted};
 
 /// One thing to wait for.
 #[derive(Clone, Debug)]
 pub(crate) enum After {
     /// All work of this stream.
-    Stream(Stream),
+    Stream(Noted),
     /// The default stream of this device.
     Default(Device),
 }
@@ -45,7 +45,7 @@ impl After {
 
     fn wait(&self) -> Result<(), Error> {
         match self {
-            After::Stream(stream) => stream.synchronize(),
+            After::Stream(stream) => stream.wait(),
             After::Default(device) => stream::synchronize_default(device),
         }
     }

@@ -151,7 +151,14 @@ mod tests {
         let policy = ChunkPolicy::growing()
             .smallest(usize::MAX)
             .most_ahead(usize::MAX);
-        assert_eq!(policy.step(G, G, usize::MAX, G) % G, 0);
+        assert_eq!(policy.step(G, G, usize::MAX, G), G);
+        // That is a sum, but more than there are addresses.
+        assert_eq!(
+            policy
+                .smallest(usize::MAX / 4 * 3)
+                .step(G, G, usize::MAX, G),
+            G
+        );
         let policy = ChunkPolicy::exact().largest(5 * M);
         assert!(policy.chunks(10 * M, G).eq([4 * M, 4 * M, 2 * M]));
         assert!(policy.largest(0).chunks(4 * M, G).eq([G, G]));

@@ -446,9 +446,21 @@ pub(crate) fn copy_from_host(
 ///
 /// The stream is never captured, and the caller has set the thread's capture mode to relaxed, so
 /// other streams' captures do not forbid the wait. What is left to fail is a context that is broken
-/// or gone, in which nothing runs any more. A failure that passes is waited out.
+/// or gone, in which nothing runs any more. A failure that passes is waited out, by asking.
 fn finish(d: &sys::Driver, stream: CopyStream) -> Call<()> {
-    stream_synchronize(d, stream.0).or_else(|_| stream_synchronize(d, stream.0))
+    let Err(error) = stream_synchronize(d, stream.0) else {
+        return Ok(());
+    };
+    loop {
+        // SAFETY: the stream is live (see `RawStream`).
+        match unsafe { d.cuStreamQuery(stream.0.0) } {
+            Ok(()) => return Ok(()),
+            Err(still) if still.code() == Some(CUresult::CUDA_ERROR_NOT_READY) => {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+            Err(_) => return Err(error),
+        }
+    }
 }
 
 pub(crate) fn copy(d: &sys::Driver, on: On, to: Span<'_>, from: Span<'_>) -> Call<()> {

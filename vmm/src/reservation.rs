@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::capture::Relaxed;
 use crate::driver::Driver;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::free_list::FreeList;
@@ -45,6 +46,13 @@ impl Reservation {
     pub(crate) fn beside(&self, size: usize, alignment: usize) -> Result<Self> {
         let order = Arc::clone(&self.0.order);
         Self::with_order(&self.0.driver, size, alignment, self.end(), order)
+    }
+
+    /// Reserve `size` bytes for what is mapped here to be mapped again: what was noted so far is noted
+    /// there, too.
+    pub(crate) fn elsewhere(&self, size: usize, alignment: usize) -> Result<Self> {
+        let order = Arc::new(self.0.order.fork());
+        Self::with_order(&self.0.driver, size, alignment, 0, order)
     }
 
     fn with_order(
@@ -199,6 +207,7 @@ impl Range {
             base: self.pair.base,
             size,
         };
+        let _relaxed = Relaxed::enter(&self.driver);
         raw::free(self.driver.sys(), &pair)
             .attempt(|| format!("freeing {size} bytes of address space at {:#x}", pair.base))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use vmm_sys::{CUresult, CUstream, CUstreamCaptureStatus};
 
@@ -17,7 +17,18 @@ use crate::raw::{self, RawStream};
 /// Cloning shares the one stream. A stream made here is destroyed with its last clone.
 #[derive(Clone)]
 #[doc(alias = "CUstream")]
-pub struct Stream(Arc<Inner>);
+pub struct Stream {
+    inner: Arc<Inner>,
+    /// Alive as long as any `Stream` of this stream is: what is noted for a release has none.
+    held: Arc<()>,
+}
+
+/// A stream, as something to wait for. It keeps the stream, but puts no work on it.
+#[derive(Clone)]
+pub(crate) struct Noted {
+    inner: Arc<Inner>,
+    held: Weak<()>,
+}
 
 struct Inner {
     /// Before the device, whose driver may be the last that is left.
@@ -60,11 +71,11 @@ impl Stream {
         let _current = Current::enter(device)?;
         let raw = raw::stream_create(device.sys())
             .attempt(|| format!("creating a stream on {device}"))?;
-        Ok(Stream(Arc::new(Inner {
+        Ok(Stream::of(Inner {
             device: device.clone(),
             raw,
             owner: Owner::Here,
-        })))
+        }))
     }
 
     /// A stream that something else owns: an engine, a framework. [`Stream::from_raw_kept`] is
@@ -77,9 +88,10 @@ impl Stream {
     /// [per-thread default streams](vmm_sys::LoadOptions::per_thread_default_stream)). Not that of
     /// the per-thread default stream, which is another stream in each thread.
     ///
-    /// It is not destroyed while a clone of the returned value is left, nor while any memory is
-    /// mapped that a buffer had which recorded it, or that a copy or fill on it touched: a buffer
-    /// that goes first leaves word of it to those that share the memory.
+    /// It is not destroyed while a clone of the returned value is left, nor while a buffer, a slice or a
+    /// sleeping buffer has it recorded, nor while any memory is mapped that a buffer had which recorded
+    /// it, or that a copy or fill on it touched: a buffer that goes first leaves word of it to those
+    /// that share the memory.
     #[expect(unsafe_code, reason = "the caller vouches for the handle")]
     pub unsafe fn from_raw(device: &Device, stream: CUstream) -> Self {
         Stream::foreign(device, stream, Owner::Elsewhere)
@@ -104,16 +116,23 @@ impl Stream {
     }
 
     fn foreign(device: &Device, stream: CUstream, owner: Owner) -> Self {
-        Stream(Arc::new(Inner {
+        Stream::of(Inner {
             device: device.clone(),
             raw: RawStream(stream),
             owner,
-        }))
+        })
+    }
+
+    fn of(inner: Inner) -> Self {
+        Stream {
+            inner: Arc::new(inner),
+            held: Arc::new(()),
+        }
     }
 
     /// The driver's handle, to launch kernels with. It is valid while this value lives.
     pub fn as_raw(&self) -> CUstream {
-        self.0.raw.0
+        self.inner.raw.0
     }
 
     /// Give up this value, and hear what went wrong where it was the last and the stream could not be
@@ -124,8 +143,8 @@ impl Stream {
     /// Those of `cuStreamDestroy`.
     #[doc(alias = "cuStreamDestroy")]
     pub fn close(self) -> Result<()> {
-        self.0.device.driver().check()?;
-        match Arc::into_inner(self.0) {
+        self.inner.device.driver().check()?;
+        match Arc::into_inner(self.inner) {
             Some(mut inner) => inner.destroy(),
             None => Ok(()),
         }
@@ -133,7 +152,7 @@ impl Stream {
 
     /// The device that the stream belongs to.
     pub fn device(&self) -> &Device {
-        &self.0.device
+        &self.inner.device
     }
 
     /// Wait until all work submitted so far is done.
@@ -144,11 +163,7 @@ impl Stream {
     /// capture; the error of earlier work that failed.
     #[doc(alias = "cuStreamSynchronize")]
     pub fn synchronize(&self) -> Result<()> {
-        self.0.device.driver().check()?;
-        // Another stream's capture forbids the wait otherwise, and is broken by it.
-        let _relaxed = Relaxed::enter(self.0.device.driver());
-        let _current = Current::enter(&self.0.device)?;
-        wait(&self.0.device, self.0.raw, "a stream")
+        self.inner.synchronize()
     }
 
     /// Whether work submitted now would be captured into a graph instead of run.
@@ -159,34 +174,53 @@ impl Stream {
     #[doc(alias = "cuStreamIsCapturing")]
     #[doc(alias = "cuThreadExchangeStreamCaptureMode")]
     pub fn is_capturing(&self) -> Result<bool> {
-        self.0.device.driver().check()?;
-        let _current = Current::enter(&self.0.device)?;
-        is_capturing(&self.0.device, self.0.raw)
+        self.inner.device.driver().check()?;
+        let _current = Current::enter(&self.inner.device)?;
+        is_capturing(&self.inner.device, self.inner.raw)
     }
 
     pub(crate) fn raw(&self) -> RawStream {
-        self.0.raw
+        self.inner.raw
     }
 
+    /// The stream as something to wait for.
+    pub(crate) fn noted(&self) -> Noted {
+        Noted {
+            inner: Arc::clone(&self.inner),
+            held: Arc::downgrade(&self.held),
+        }
+    }
+}
+
+impl Noted {
     /// Whether the stream exists for as long as this value.
     pub(crate) fn is_kept(&self) -> bool {
-        !matches!(self.0.owner, Owner::Elsewhere)
+        !matches!(self.inner.owner, Owner::Elsewhere)
     }
 
-    /// Whether nobody can put work on the stream any more, and none is left on it. Asked of a clone
-    /// of the only value that is left.
+    /// Whether nobody can put work on the stream any more, and none is left on it.
     pub(crate) fn is_over(&self) -> bool {
         // Of another stream somebody may have the handle: asking can break a capture that begins.
-        if !matches!(self.0.owner, Owner::Here) || Arc::strong_count(&self.0) > 2 {
+        if !matches!(self.inner.owner, Owner::Here) || self.held.strong_count() > 0 {
             return false;
         }
-        let _relaxed = Relaxed::enter(self.0.device.driver());
-        Current::enter(&self.0.device)
-            .is_ok_and(|_current| raw::stream_is_idle(self.0.device.sys(), self.0.raw))
+        let device = &self.inner.device;
+        let _relaxed = Relaxed::enter(device.driver());
+        let Ok(_current) = Current::enter(device) else {
+            return false;
+        };
+        // One that went in the middle of a capture is in that until it ends, and is not to be asked.
+        is_capturing(device, self.inner.raw).is_ok_and(|capturing| !capturing)
+            && raw::stream_is_idle(device.sys(), self.inner.raw)
     }
 
-    pub(crate) fn is(&self, other: &Stream) -> bool {
-        self.0.raw.0 == other.0.raw.0 && self.0.device == other.0.device
+    pub(crate) fn is(&self, other: &Noted) -> bool {
+        self.inner.raw.0 == other.inner.raw.0 && self.inner.device == other.inner.device
+    }
+
+    /// As [`Stream::synchronize`].
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.inner.synchronize()
     }
 }
 
@@ -229,6 +263,14 @@ fn is_capturing(device: &Device, stream: RawStream) -> Result<bool> {
 }
 
 impl Inner {
+    fn synchronize(&self) -> Result<()> {
+        self.device.driver().check()?;
+        // Another stream's capture forbids the wait otherwise, and is broken by it.
+        let _relaxed = Relaxed::enter(self.device.driver());
+        let _current = Current::enter(&self.device)?;
+        wait(&self.device, self.raw, "a stream")
+    }
+
     fn destroy(&mut self) -> Result<()> {
         if !matches!(self.owner, Owner::Here) || !self.device.driver().in_own_process() {
             return Ok(());
@@ -241,16 +283,27 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.device.driver().in_own_process() {
+            // A framework's stream is the parent's to destroy as well.
+            std::mem::forget(std::mem::replace(&mut self.owner, Owner::Elsewhere));
+            return;
+        }
         if let Err(error) = self.destroy() {
             self.device.driver().report(error);
         }
     }
 }
 
+impl fmt::Debug for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Noted({:?})", self.inner.raw.0)
+    }
+}
+
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("device", &self.0.device.ordinal())
+            .field("device", &self.inner.device.ordinal())
             .field("raw", &self.as_raw())
             .finish()
     }

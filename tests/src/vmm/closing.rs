@@ -13,6 +13,7 @@ use crate::{Case, Context, Failure, cases};
 pub const CASES: &[Case] = cases![
     invariant_11_every_owner_closes_and_leaves_nothing,
     invariant_11_every_owner_says_what_it_could_not_release: emulator_only(),
+    invariant_11_a_close_says_that_kept_addresses_could_not_be_freed: emulator_only(),
     invariant_11_a_forked_child_waits_for_no_lock: emulator_only(),
     invariant_11_a_stream_is_not_destroyed_by_a_forked_child: emulator_only(),
     invariant_11_a_driver_cannot_be_loaded_in_a_forked_child: emulator_only(),
@@ -33,6 +34,31 @@ fn invariant_11_every_owner_closes_and_leaves_nothing(context: &Context) -> Resu
         stream.clone().close()?;
         Ok(stream.close()?)
     })
+}
+
+/// A range that only a shrunk buffer kept, to grow into again.
+fn invariant_11_a_close_says_that_kept_addresses_could_not_be_freed(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    // The emulator gives out what lies below: this leaves a place behind the next one.
+    let above = allocator.allocate_with_capacity(0, 64 * granularity)?;
+    let first = allocator.allocate_with_capacity(granularity, granularity)?;
+    drop(above);
+    let longer = first.grow(2 * granularity)?;
+    assert_eq!(longer.address(), first.address(), "it moved");
+    let short = longer.shrink(granularity)?;
+    assert!(short.capacity() > granularity);
+    drop(longer);
+    let refused = fail(
+        Calls::Of("cuMemAddressFree"),
+        1,
+        CUresult::CUDA_ERROR_UNKNOWN,
+    );
+    let errors = short.close().unwrap_err();
+    assert_eq!(refused.fired(), 1);
+    assert_eq!(errors.errors().len(), 1, "{errors}");
+    Ok(first.close()?)
 }
 
 fn invariant_11_every_owner_says_what_it_could_not_release(
@@ -65,6 +91,25 @@ fn invariant_11_every_owner_says_what_it_could_not_release(
     let errors = asleep.close().unwrap_err();
     assert!(errors.errors().iter().map(code).eq([unknown]), "{errors}");
     drop(refused);
+
+    // The driver once more, with a context of its own, by whoever has it last.
+    for told in [false, true] {
+        let again = vmm::Driver::new(vmm_emulator::driver()?)?;
+        again.on_release_error(|_| {
+            TOLD.fetch_add(1, Ordering::Relaxed);
+        });
+        again.device(0)?.memory_info()?;
+        again.clone().close()?;
+        let refused = failing("cuDevicePrimaryCtxRelease");
+        if told {
+            drop(again);
+            assert_eq!(TOLD.swap(0, Ordering::Relaxed), 1, "the hook is told");
+        } else {
+            let errors = again.close().unwrap_err();
+            assert!(errors.errors().iter().map(code).eq([unknown]), "{errors}");
+        }
+        drop(refused);
+    }
 
     let slice = allocator.allocate(granularity)?.slice(..)?;
     let refused = failing("cuMemUnmap");

@@ -206,15 +206,23 @@ fn invariant_05_a_shrink_after_a_grow_beside_keeps_the_addresses(
         drop(above);
         let beside = full.grow(5 * granularity)?;
         assert_eq!(beside.address(), full.address(), "it moved");
+        // And into a third reservation, behind the whole of the second.
         let capacity = beside.capacity();
-        assert!(capacity >= 5 * granularity);
-        write_pattern(&beside, 3)?;
+        let third = beside.grow(capacity + granularity)?;
+        assert_eq!(third.address(), full.address(), "it moved");
+        assert!(third.capacity() > capacity);
+        write_pattern(&third, 3)?;
         for len in [4 * granularity, 2 * granularity, granularity, 1] {
-            let short = beside.shrink(len)?;
-            assert_eq!(short.capacity(), capacity, "{len} bytes");
+            let short = third.shrink(len)?;
+            let kept = if len > 2 * granularity {
+                third.capacity()
+            } else {
+                capacity
+            };
+            assert_eq!(short.capacity(), kept, "{len} bytes");
         }
-        let short = beside.shrink(2 * granularity)?;
-        drop((beside, full));
+        let short = third.shrink(2 * granularity)?;
+        drop((beside, full, third));
         // What somebody else would take now stays out of the range.
         let others = [allocator.allocate(granularity)?, allocator.allocate(1)?];
         let again = short.grow(5 * granularity)?;

@@ -16,9 +16,13 @@ pub const CASES: &[Case] = cases![
     a_host_copy_waits_for_the_stream_recorded_before: emulator_only(),
     a_host_copy_waits_for_the_default_stream_used_before: emulator_only(),
     a_fresh_buffer_waits_for_no_default_stream: emulator_only(),
+    a_moved_buffer_waits_for_what_was_done_at_its_old_place: emulator_only(),
+    a_buffer_is_synchronized_with_every_stream_it_had: emulator_only(),
     written_bytes_are_there_for_every_stream: emulator_only(),
     streams_that_are_over_do_not_collect_in_a_buffer: emulator_only(),
+    streams_that_two_buffers_know_do_not_collect_either: emulator_only(),
     a_stream_that_still_works_is_kept: emulator_only(),
+    a_foreign_stream_is_left_alone_once_nothing_is_mapped: emulator_only(),
 ];
 
 /// What is submitted from here on lasts this long.
@@ -105,6 +109,36 @@ fn a_host_copy_waits_for_the_default_stream_used_before(context: &Context) -> Re
     expect_bytes(&buffer, 0x42)
 }
 
+fn a_moved_buffer_waits_for_what_was_done_at_its_old_place(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let stream = Stream::new(&context.device()?)?;
+    let buffer = allocator.allocate_with_capacity(granularity, 2 * granularity)?;
+    set_latency("cuMemsetD8", LONG);
+    buffer.fill(0, granularity, 0x42)?;
+    let _taken = buffer.grow(2 * granularity)?;
+    let mut moved = buffer.grow(2 * granularity)?;
+    assert_ne!(moved.address(), buffer.address());
+    moved.set_stream(Some(&stream));
+    expect_bytes(&moved, 0x42)
+}
+
+fn a_buffer_is_synchronized_with_every_stream_it_had(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let (producer, consumer) = (Stream::new(&device)?, Stream::new(&device)?);
+    let mut buffer = allocator.allocate(granularity)?;
+    buffer.set_stream(Some(&producer));
+    set_latency("cuMemsetD8Async", LONG);
+    buffer.fill(0, granularity, 1)?;
+    buffer.set_stream(Some(&consumer));
+    let start = std::time::Instant::now();
+    buffer.synchronize()?;
+    assert!(start.elapsed() > LONG / 2, "it did not wait");
+    Ok(())
+}
+
 /// What no copy of this crate's used is not waited for: a kernel there may be meant to run on.
 fn a_fresh_buffer_waits_for_no_default_stream(context: &Context) -> Result<(), Failure> {
     let (allocator, granularity) = exact(context)?;
@@ -161,6 +195,47 @@ fn streams_that_are_over_do_not_collect_in_a_buffer(context: &Context) -> Result
     drop(buffer);
     assert_eq!(live().streams, before + 100);
     Ok(())
+}
+
+fn streams_that_two_buffers_know_do_not_collect_either(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let mut buffer = allocator.allocate(granularity)?;
+    let other = allocator.allocate(granularity)?;
+    device.memory_info()?;
+    let before = live().streams;
+    for _ in 0..500 {
+        let stream = Stream::new(&device)?;
+        buffer.copy_to_on(&stream, 0, &other, 0, 64)?;
+        buffer.set_stream(Some(&stream));
+        buffer.fill(0, 64, 1)?;
+        stream.synchronize()?;
+    }
+    assert!(live().streams - before < 100, "{:?}", live());
+    drop((buffer, other));
+    assert_eq!(live().streams, before);
+    Ok(())
+}
+
+/// What its owner destroys when no memory is mapped any more in which it worked.
+fn a_foreign_stream_is_left_alone_once_nothing_is_mapped(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let own = Stream::new(&device)?;
+    // SAFETY: destroyed when nothing is mapped in which it worked.
+    let foreign = unsafe { Stream::from_raw(&device, own.as_raw()) };
+    let mut buffer = allocator.allocate_with_capacity(granularity, 4 * granularity)?;
+    buffer.set_stream(Some(&foreign));
+    buffer.fill(0, granularity, 1)?;
+    buffer.set_stream(None);
+    let mut none = buffer.shrink(0)?;
+    drop(buffer);
+    none.set_stream(Some(&foreign));
+    none.set_stream(None);
+    drop((foreign, own));
+    let again = none.grow(granularity)?;
+    again.write(0, &[3; 64])?;
+    expect_bytes(&again, 3)
 }
 
 fn a_stream_that_still_works_is_kept(context: &Context) -> Result<(), Failure> {

@@ -19,6 +19,8 @@ pub const CASES: &[Case] = cases![
     invariant_09_a_sleep_waits_for_work_that_this_crate_knows_nothing_of: emulator_only(),
     invariant_09_host_memory_waits_for_the_default_stream: emulator_only(),
     invariant_09_a_slice_is_given_back_when_nothing_writes_to_it_any_more: emulator_only(),
+    invariant_09_a_copy_that_cannot_be_waited_for_is_asked_after: emulator_only(),
+    invariant_09_work_on_a_stream_recorded_before_is_waited_for: emulator_only(),
     invariant_09_a_wake_that_fails_waits_for_its_copies: emulator_only(),
     invariant_11_a_keeper_that_panics_stops_no_release: emulator_only(),
     invariant_11_what_a_hook_throws_may_panic_as_well: emulator_only(),
@@ -187,6 +189,47 @@ fn invariant_09_a_slice_is_given_back_when_nothing_writes_to_it_any_more(
         context.device()?.memory_info()?;
         assert_eq!(bytes, now, "written after the slice was given back");
         assert_eq!(bytes == expected, copied);
+    }
+    Ok(())
+}
+
+fn invariant_09_a_copy_that_cannot_be_waited_for_is_asked_after(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let stream = Stream::new(&context.device()?)?;
+    let mut buffer = allocator.allocate(granularity)?;
+    write_pattern(&buffer, 5)?;
+    buffer.set_stream(Some(&stream));
+    set_latency("cuMemcpyHtoDAsync", LONG);
+    let code = vmm_emulator::Code(CUresult::CUDA_ERROR_UNKNOWN.0.cast_signed());
+    let calls = Calls::Of("cuStreamSynchronize");
+    // The wait for the stream goes well, and no other does.
+    let failing = vmm_emulator::Emulator::current().fail_from(calls, 2, code);
+    buffer.write(0, &[9; 64])?;
+    assert!(failing.fired() > 0);
+    // Were the copy still under way, the emulator would see the memory go from under it.
+    drop(buffer);
+    drop(failing);
+    Ok(())
+}
+
+/// Of which the crate knows only that it was recorded.
+fn invariant_09_work_on_a_stream_recorded_before_is_waited_for(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let (first, second) = (Stream::new(&device)?, Stream::new(&device)?);
+    let sys = context.driver()?.sys();
+    set_latency("cuMemsetD8Async", LONG);
+    for next in [Some(&second), None] {
+        let mut buffer = allocator.allocate(granularity)?;
+        buffer.set_stream(Some(&first));
+        // SAFETY: mapped memory, and a stream that lives; the buffer waits for it.
+        unsafe { sys.cuMemsetD8Async(buffer.address(), 7, granularity, first.as_raw()) }?;
+        buffer.set_stream(next);
+        drop(buffer);
     }
     Ok(())
 }
