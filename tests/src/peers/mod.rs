@@ -3,6 +3,8 @@
 //! The emulator has as many devices as a case asks for; on a machine with fewer GPUs a case is not
 //! listed, and the runner says so.
 
+mod speed;
+
 use vmm::{Access, Allocator, Buffer, ChunkPolicy, Device, ErrorKind, HandleTypes, Stream};
 use vmm_ipc::{Channel, ErrorKind as IpcError, Exporter, ImportOptions, PeerPolicy};
 
@@ -10,7 +12,7 @@ use crate::{Case, Context, Failure, Link, Role, cases};
 
 /// Every case with several devices.
 pub fn cases() -> Vec<Case> {
-    CASES.to_vec()
+    [CASES, speed::CASES].concat()
 }
 
 const CASES: &[Case] = cases![
@@ -38,6 +40,10 @@ pub const ROLES: &[Role] = &[
     Role {
         name: "peers::refused importer",
         run: refused_importer,
+    },
+    Role {
+        name: "peers::working importer",
+        run: speed::working_importer,
     },
 ];
 
