@@ -388,7 +388,8 @@ fn those_that_connect_and_go_do_not_keep_a_listener_past_its_deadline() {
                 let socket = rustix::net::socket_with(
                     AddressFamily::UNIX,
                     SocketType::SEQPACKET,
-                    SocketFlags::CLOEXEC,
+                    // With a full queue and nobody to accept it would wait for ever.
+                    SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                     None,
                 )
                 .unwrap();
