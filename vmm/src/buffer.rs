@@ -57,6 +57,8 @@ pub(crate) struct Kind {
     pub(crate) handle_types: HandleTypes,
     pub(crate) granularity: usize,
     pub(crate) alignment: usize,
+    /// Whether every chunk is memory of `device`, so that one call may run over all of them.
+    pub(crate) is_plain: bool,
     /// The access of chunks to come.
     pub(crate) access: AccessSet,
     /// The devices that some chunk gives access to: who can have work to wait for.

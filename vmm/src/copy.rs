@@ -1,7 +1,8 @@
 //! Bytes in and out. Every range is checked here; none is a Rust reference to device memory.
 //!
 //! Copies and fills are in order with the work on the buffer's recorded stream where it has one, and
-//! else on the device's default stream. The caller's current context is left alone.
+//! else on the device's default stream. The caller's current context is left alone. Over chunks of
+//! several kinds of memory one call here is several of the driver's: see `pieces`.
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use vmm_sys::CUresult;
@@ -13,6 +14,7 @@ use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::location::Access;
 use crate::order::After;
+use crate::pieces;
 use crate::raw::{self, CopyStream, On};
 use crate::stream::Stream;
 
@@ -31,9 +33,16 @@ impl Buffer {
         if to.is_empty() {
             return Ok(());
         }
-        let attempt = format_args_for("reading", to.len(), offset);
         let len = to.len();
-        self.with_host(&attempt, |sys, on| raw::copy_to_host(sys, on, to, span))
+        let attempt = format_args_for("reading", len, offset);
+        let cuts = self.cuts(offset, len);
+        let copy = |sys: &vmm_sys::Driver, on: Option<CopyStream>| {
+            pieces::between(&cuts, len).try_for_each(|(start, len)| {
+                let to = to.get_mut(start..start + len).unwrap_or_default();
+                raw::copy_to_host(sys, on, to, span.part(start, len))
+            })
+        };
+        self.with_host(&attempt, copy)
             .map_err(|error| self.explain(error, offset, len, Access::Read))
     }
 
@@ -50,7 +59,14 @@ impl Buffer {
             return Ok(());
         }
         let attempt = format_args_for("writing", from.len(), offset);
-        let result = self.with_host(&attempt, |sys, on| raw::copy_from_host(sys, on, span, from));
+        let cuts = self.cuts(offset, from.len());
+        let copy = |sys: &vmm_sys::Driver, on: Option<CopyStream>| {
+            pieces::between(&cuts, from.len()).try_for_each(|(start, len)| {
+                let from = from.get(start..start + len).unwrap_or_default();
+                raw::copy_from_host(sys, on, span.part(start, len), from)
+            })
+        };
+        let result = self.with_host(&attempt, copy);
         if result.is_err() && self.stream.is_none() {
             // The driver may have taken the bytes before it failed.
             self.note(After::Default(self.kind.device.clone()));
@@ -157,7 +173,8 @@ impl Buffer {
         let attempt = format_args_for("filling", len, offset);
         let (device, on) = self.runner(stream, &attempt)?;
         let _current = Current::enter(device)?;
-        let result = raw::fill(device.sys(), on, span, value);
+        let result = pieces::between(&self.cuts(offset, len), len)
+            .try_for_each(|(start, len)| raw::fill(device.sys(), on, span.part(start, len), value));
         self.note(submitted(stream, device));
         result
             .attempt(attempt)
@@ -181,7 +198,11 @@ impl Buffer {
         driver.check_same(to.kind.device.driver(), &attempt)?;
         let (device, on) = self.runner(stream, &attempt)?;
         let _current = Current::enter(device)?;
-        let result = raw::copy(device.sys(), on, onto, from);
+        let cuts = pieces::merged(self.cuts(offset, len), to.cuts(to_offset, len));
+        let result = pieces::between(&cuts, len).try_for_each(|(start, len)| {
+            let (onto, from) = (onto.part(start, len), from.part(start, len));
+            raw::copy(device.sys(), on, onto, from)
+        });
         self.note(submitted(stream, device));
         to.note(submitted(stream, device));
         result

@@ -206,6 +206,9 @@ impl Buffer {
             .map(Allocation::handle_types)
             .fold(self.kind.handle_types, HandleTypes::intersection);
         grown.kind.add_users(access);
+        grown.kind.is_plain &= allocations
+            .iter()
+            .all(|chunk| !chunk.location().is_host() && chunk.device() == self.kind.device);
         let driver = self.kind.device.driver();
         let mut last = access.clone();
         let chunks = allocations.into_iter().map(move |chunk| {

@@ -92,6 +92,7 @@ mod location;
 mod mapping;
 mod memory_info;
 mod order;
+mod pieces;
 mod policy;
 mod properties;
 #[expect(unsafe_code, reason = "the one door to the driver")]

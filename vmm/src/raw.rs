@@ -47,6 +47,16 @@ impl<'a> Span<'a> {
             alive: PhantomData,
         }
     }
+
+    /// The `len` bytes from `start` on, as far as they lie inside this range.
+    pub(crate) fn part(self, start: usize, len: usize) -> Self {
+        let start = start.min(self.len);
+        Span {
+            address: self.address + start as u64,
+            len: len.min(self.len - start),
+            alive: PhantomData,
+        }
+    }
 }
 
 /// The bytes of a fabric handle.

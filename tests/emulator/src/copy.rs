@@ -93,10 +93,29 @@ impl Work {
     pub fn check(&self, space: &Space) -> Result {
         match &self.action {
             Action::Copy { to, from, len } => {
-                self.find(space, to, *len, true)?;
-                self.find(space, from, *len, false).map(drop)
+                let to = self.find(space, to, *len, true)?;
+                let from = self.find(space, from, *len, false)?;
+                match (&to, &from) {
+                    // The real driver copies as its first byte lies, and touches device memory by
+                    // the processor: SIGSEGV.
+                    (Found::Device(pieces), Found::Host(_))
+                    | (Found::Host(_), Found::Device(pieces))
+                        if pieces
+                            .iter()
+                            .any(|piece| is_host(piece) != pieces.first().is_some_and(is_host)) =>
+                    {
+                        Err(Code::INVALID_VALUE)
+                    }
+                    _ => Ok(()),
+                }
             }
-            Action::Fill { to, len, .. } => space.resolve(*to, *len, self.location, true).map(drop),
+            Action::Fill { to, len, .. } => {
+                let pieces = space.resolve(*to, *len, self.location, true)?;
+                match pieces.iter().skip(1).any(is_host) {
+                    true => Err(Code::INVALID_VALUE),
+                    false => Ok(()),
+                }
+            }
             Action::Nothing => Ok(()),
         }
     }
@@ -189,6 +208,10 @@ impl Work {
             }
         }
     }
+}
+
+fn is_host(piece: &Piece) -> bool {
+    piece.physical.record.location.kind != MemLocation::DEVICE
 }
 
 fn copy(to: &Found, from: &Found, len: u64) -> Result {

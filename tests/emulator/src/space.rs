@@ -201,7 +201,8 @@ impl Space {
         (self.reservations.len(), self.mappings.len())
     }
 
-    fn overlapping(&self, address: u64, end: u64) -> impl Iterator<Item = (&u64, &Mapping)> {
+    /// The mappings that have something of the range.
+    pub fn overlapping(&self, address: u64, end: u64) -> impl Iterator<Item = (&u64, &Mapping)> {
         let first = self
             .mappings
             .range(..address)

@@ -279,6 +279,23 @@ impl Rig {
         Ok(address)
     }
 
+    /// Chunks of one granule, of these kinds of memory, each with access for who it lies with and for
+    /// the device.
+    pub fn side_by_side(&mut self, kinds: &[u32]) -> Result<u64, String> {
+        let address = self.reserve(kinds.len() * G)?;
+        let mut at = address;
+        for &kind in kinds {
+            let handle = self.memory_at(G, kind, 0)?;
+            setup(self.map(at, G, 0, handle, 0))?;
+            setup(self.access(at, G, DEVICE, 0, 3))?;
+            if kind != DEVICE {
+                setup(self.access(at, G, kind, 0, 3))?;
+            }
+            at += G as u64;
+        }
+        Ok(address)
+    }
+
     /// The handle of the nth allocation of this case.
     pub fn handle(&self, nth: usize) -> u64 {
         self.handles.get(nth).copied().unwrap_or(0)

@@ -220,6 +220,23 @@ fn a_buffer_is_readable_by_whoever_each_chunk_lies_with(context: &Context) -> Re
         let grown = buffer.grow_with(&there, 3 * size)?;
         write_pattern(&grown, 10)?;
         expect_pattern(&grown, 3 * size, 10)?;
+        // Over every bound, and back and forth.
+        grown.fill(1, 3 * size - 2, 7)?;
+        for bound in [size, 2 * size] {
+            let mut bytes = [0; 16];
+            grown.read(bound - 8, &mut bytes)?;
+            assert_eq!(bytes, [7; 16], "at {bound}");
+            grown.write(bound - 3, &[9; 6])?;
+            grown.read(bound - 4, &mut bytes[..8])?;
+            assert_eq!(bytes[..8], [7, 9, 9, 9, 9, 9, 9, 7], "at {bound}");
+        }
+        grown.fill(0, 3 * size, 8)?;
+        let plain = here.allocate(3 * size)?;
+        grown.copy_to(5, &plain, 5, 3 * size - 5)?;
+        plain.copy_to(size / 2, &grown, 0, 2 * size)?;
+        let mut bytes = vec![0; 3 * size];
+        grown.read(0, &mut bytes)?;
+        assert!(bytes.iter().all(|&byte| byte == 8));
     }
     Ok(())
 }

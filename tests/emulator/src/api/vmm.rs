@@ -8,6 +8,7 @@ use crate::abi::{
 use crate::code::{Code, Result};
 use crate::config::Fabric;
 use crate::core::Core;
+use crate::record::Record;
 use crate::{fabric, memory};
 use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -106,7 +107,8 @@ api! {
         let mut access = Vec::new();
         for index in 0..count {
             let desc = wanted.at(index)?;
-            access.push((core.access_location(desc.location, address)?, access_flags(desc.flags)?));
+            let location = core.access_location(desc.location, address, size as u64)?;
+            access.push((location, access_flags(desc.flags)?));
         }
         core.space.set_access(address, size as u64, &access)
     }
@@ -263,25 +265,31 @@ impl Core {
         }
     }
 
-    fn access_location(&self, location: MemLocation, address: DevicePtr) -> Result<MemLocation> {
+    /// Who is to have access, where all memory of the range lets it.
+    fn access_location(
+        &self,
+        location: MemLocation,
+        address: DevicePtr,
+        size: u64,
+    ) -> Result<MemLocation> {
+        let mut owners = self
+            .space
+            .overlapping(address, address.saturating_add(size))
+            .map(|(_, mapping)| mapping.physical.record)
+            .filter(|record| record.location.kind == MemLocation::DEVICE);
         match location.kind {
             MemLocation::DEVICE => {
                 self.device(location.id).map_err(|_| Code::INVALID_VALUE)?;
                 let here = usize::try_from(location.id).unwrap_or(usize::MAX);
-                let owner = self
-                    .space
-                    .at(address)
-                    .map(|(_, mapping)| mapping.physical.record);
-                match owner.filter(|record| record.location.kind == MemLocation::DEVICE) {
-                    Some(record)
-                        if !self.may_access(here, self.ordinal_of(record.uuid).unwrap_or(here)) =>
-                    {
-                        Err(Code::INVALID_DEVICE)
-                    }
-                    _ => Ok(location),
+                let reaches = |record: Record| {
+                    self.may_access(here, self.ordinal_of(record.uuid).unwrap_or(here))
+                };
+                match owners.all(reaches) {
+                    true => Ok(location),
+                    false => Err(Code::INVALID_DEVICE),
                 }
             }
-            MemLocation::HOST | MemLocation::HOST_NUMA if self.is_device_memory(address) => {
+            MemLocation::HOST | MemLocation::HOST_NUMA if owners.next().is_some() => {
                 Err(Code::NOT_SUPPORTED)
             }
             MemLocation::HOST => Ok(MemLocation {
@@ -291,12 +299,6 @@ impl Core {
             MemLocation::HOST_NUMA => Ok(location),
             _ => Err(Code::INVALID_VALUE),
         }
-    }
-
-    fn is_device_memory(&self, address: DevicePtr) -> bool {
-        self.space.at(address).is_some_and(|(_, mapping)| {
-            mapping.physical.record.location.kind == MemLocation::DEVICE
-        })
     }
 }
 

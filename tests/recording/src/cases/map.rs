@@ -11,6 +11,7 @@ pub fn add(list: &mut List) {
     set_access(list);
     get_access(list);
     host(list);
+    mixed(list);
 }
 
 fn map(list: &mut List) {
@@ -422,6 +423,53 @@ fn get_access(list: &mut List) {
             Ok(found)
         },
     );
+}
+
+/// Chunks of two kinds of memory side by side. A copy from or to the host over their bound is not
+/// asked for: the driver ends the process by SIGSEGV.
+fn mixed(list: &mut List) {
+    let layouts = [
+        ("device, host", [DEVICE, NUMA]),
+        ("host, device", [NUMA, DEVICE]),
+        ("host, host", [NUMA, NUMA]),
+    ];
+    for (what, kinds) in layouts {
+        list.add(
+            format!("mixed.{what} memset"),
+            format!("memset over two chunks: {what}"),
+            move |r| {
+                r.current()?;
+                let at = r.side_by_side(&kinds)?;
+                Ok(code(d!(r, cuMemsetD8(at, 1, 2 * G))))
+            },
+        );
+        list.add(
+            format!("mixed.{what} copy"),
+            format!("copy on the device to two chunks and back from them: {what}"),
+            move |r| {
+                r.current()?;
+                let at = r.side_by_side(&kinds)?;
+                let plain = r.mapped(&[2 * G], 3)?;
+                setup(d!(r, cuMemsetD8(plain, 7, 2 * G)))?;
+                let to = code(d!(r, cuMemcpyDtoD(at, plain, 2 * G)));
+                setup(d!(r, cuMemsetD8(plain, 0, 2 * G)))?;
+                let from = code(d!(r, cuMemcpyDtoD(plain, at, 2 * G)));
+                let mut ends = [0_u8; 2];
+                let last = plain + 2 * G as u64 - 1;
+                setup(d!(r, cuMemcpyDtoH((&raw mut ends[0]).cast(), plain, 1)))?;
+                setup(d!(r, cuMemcpyDtoH((&raw mut ends[1]).cast(), last, 1)))?;
+                Ok(format!("to {to}; from {from}; bytes {ends:?}"))
+            },
+        );
+        list.add(
+            format!("mixed.{what} access"),
+            format!("grant the host access to two chunks in one call: {what}"),
+            move |r| {
+                let at = r.side_by_side(&kinds)?;
+                Ok(code(r.access(at, 2 * G, NUMA, 0, 3)))
+            },
+        );
+    }
 }
 
 /// Memory of the host, seen by both sides through one address.
