@@ -53,6 +53,21 @@
 //! # The table
 //!
 #![doc = include_str!("table.md")]
+#![warn(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
 
 mod calls;
 mod codes;
@@ -70,7 +85,12 @@ mod table;
     non_upper_case_globals,
     clippy::all
 )]
-#[allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
+// What it indexes are sizes, which the compiler compares.
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    clippy::missing_safety_doc,
+    clippy::indexing_slicing
+)]
 mod types;
 
 pub use crate::driver::{Driver, Resolved};

@@ -85,28 +85,24 @@ const fn names_type(name: &str, tag: u32, pfn: &str) -> bool {
     equal(middle, name) && equal(v, b"_v") && decimal(digits) == tag as u64
 }
 
-const fn equal(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut index = 0;
-    while index < a.len() {
-        if a[index] != b[index] {
+const fn equal(mut a: &[u8], mut b: &[u8]) -> bool {
+    while let ([first, rest @ ..], [other, others @ ..]) = (a, b) {
+        if *first != *other {
             return false;
         }
-        index += 1;
+        (a, b) = (rest, others);
     }
-    true
+    a.is_empty() && b.is_empty()
 }
 
-const fn decimal(digits: &[u8]) -> u64 {
-    let (mut value, mut index) = (0, 0);
-    while index < digits.len() {
-        if !digits[index].is_ascii_digit() {
+const fn decimal(mut digits: &[u8]) -> u64 {
+    let mut value = 0;
+    while let [digit, rest @ ..] = digits {
+        if !digit.is_ascii_digit() {
             return u64::MAX;
         }
-        value = value * 10 + (digits[index] - b'0') as u64;
-        index += 1;
+        value = value * 10 + (*digit - b'0') as u64;
+        digits = rest;
     }
     value
 }
