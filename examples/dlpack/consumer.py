@@ -25,10 +25,14 @@ class Tensor:
         return self.device
 
     def __dlpack__(self, **_options):
+        # Whoever takes it owns the memory: a second owner would free it again.
+        if self.pointer is None:
+            raise BufferError("the tensor was handed out already")
+        pointer, self.pointer = self.pointer, None
         new = ctypes.pythonapi.PyCapsule_New
         new.restype = ctypes.py_object
         new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(self.pointer, b"dltensor_versioned", None)
+        return new(pointer, b"dltensor_versioned", None)
 
 
 def with_torch(library):
@@ -55,7 +59,14 @@ def with_torch(library):
 def with_numpy(library):
     import numpy
 
-    array = numpy.from_dlpack(Tensor(library, on_host=True))
+    tensor = Tensor(library, on_host=True)
+    array = numpy.from_dlpack(tensor)
+    try:
+        numpy.from_dlpack(tensor)
+    except BufferError:
+        pass
+    else:
+        sys.exit("the memory has two owners")
     expected = numpy.arange(COUNT, dtype=numpy.float32)
     assert numpy.array_equal(array, expected), "NumPy sees other values"
     array += 1

@@ -66,6 +66,11 @@ const STEPS: &[Step] = &[
         run: |sh| Ok(cmd!(sh, "cargo xtask emulator --check").run()?),
     },
     Step {
+        name: "load",
+        // Two programs that take turns, so the ratio holds on a busy machine as well.
+        run: |sh| Ok(cmd!(sh, "cargo bench -q -p vmm-sys --bench load").run()?),
+    },
+    Step {
         name: "syscalls",
         run: crate::syscalls::check,
     },
@@ -86,15 +91,18 @@ const STEPS: &[Step] = &[
         // A smoke run: that the targets build, and that the kept corpus finds nothing.
         run: |sh| {
             let _folder = sh.push_dir(root().join("vmm-ipc"));
-            // What it finds new is written to the first folder, so that the kept corpus stays as it is.
-            let (new, kept) = ("fuzz/target/smoke", "fuzz/corpus/decode");
-            sh.create_dir(new)?;
-            let (runs, seconds) = ("-runs=200000", "-max_total_time=20");
-            cmd!(
-                sh,
-                "cargo +nightly fuzz run decode {new} {kept} -- {runs} {seconds}"
-            )
-            .run()?;
+            for target in ["decode", "channel", "import"] {
+                // What it finds new is written to the first folder, so that the kept corpus stays as it is.
+                let new = format!("fuzz/target/smoke/{target}");
+                let kept = format!("fuzz/corpus/{target}");
+                sh.create_dir(&new)?;
+                let (runs, seconds) = ("-runs=200000", "-max_total_time=10");
+                cmd!(
+                    sh,
+                    "cargo +nightly fuzz run {target} {new} {kept} -- {runs} {seconds}"
+                )
+                .run()?;
+            }
             Ok(())
         },
     },
