@@ -10,7 +10,9 @@ bytes. Handles travel as file descriptors; fabric handles are decoded, but not i
 
 import array
 import math
+import operator
 import os
+import re
 import socket
 import struct
 import time
@@ -372,14 +374,26 @@ def _uuid(device):
 
 
 class Device:
-    """A GPU of this process, with its primary context current in this thread."""
+    """A GPU of this process. `with device:` has its primary context current, and then the caller's
+    again; `use` leaves it current in this thread, for calls of your own."""
+
+    # The primary context of each GPU, retained once and kept until the process ends.
+    _contexts = {}
 
     def __init__(self, ordinal=0):
         _call("cuInit", 0)
         self.ordinal, self._device = ordinal, _call("cuDeviceGet", ordinal)
         self.uuid = _uuid(self._device)
-        self._context = _call("cuDevicePrimaryCtxRetain", self._device)
-        self.use()
+        if ordinal not in Device._contexts:
+            Device._contexts[ordinal] = _call("cuDevicePrimaryCtxRetain", self._device)
+        self._context = Device._contexts[ordinal]
+
+    def __enter__(self):
+        _call("cuCtxPushCurrent", self._context)
+        return self
+
+    def __exit__(self, *_):
+        _call("cuCtxPopCurrent")
 
     @classmethod
     def by_uuid(cls, uuid):
@@ -431,49 +445,65 @@ def _fd_type():
 class Array:
     """A buffer, or a part of it, for `torch.as_tensor(..., device="cuda")` and `cupy.asarray`."""
 
-    def __init__(self, buffer, typestr, shape, offset):
+    def __init__(self, buffer, typestr, shape, offset, read_only):
         self.buffer = buffer  # stays mapped as long as somebody looks at it
         self.__cuda_array_interface__ = {
             "version": 3,
             "shape": shape,
             "typestr": typestr,
-            "data": (buffer.address + offset, not buffer.writable),
+            "data": (buffer.address + offset, read_only),
             "strides": None,
             "stream": None,
         }
 
 
 class Buffer:
-    """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it."""
+    """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it: either waits
+    for the device, so not while a stream is being captured into a graph."""
 
     def __init__(self, device, capacity, granularity, writable=True):
-        self.device, self.granularity, self.writable = device, granularity, writable
+        self.device, self.granularity = device, granularity
+        self.writable, self.closed = writable, False
         self.length = self.mapped = self.capacity = self.address = 0
         self.id, self.generation = os.urandom(16), 0
         self.sizes, self._handles, self._ranges, self._mappings = [], [], [], []
         self._arrays = weakref.WeakSet()
         self._reserve(capacity)
 
-    def array(self, typestr="|u1", shape=None, offset=0):
-        """An object with `__cuda_array_interface__`; `typestr` as in NumPy, such as "<f4"."""
+    def array(self, typestr="|u1", shape=None, offset=0, read_only=None):
+        """An object with `__cuda_array_interface__`; `typestr` as in NumPy, such as "<f4".
+
+        The array of a buffer that was received with `writable=False` says that it is read-only.
+        PyTorch takes no such array: `read_only=False` is for that, and then a kernel that writes to the
+        tensor ends in a fault that the context does not survive."""
+        self._open()
+        if not re.fullmatch("[<|][biufc][1-9][0-9]*", typestr):
+            raise ValueError(f'{typestr!r} is no type such as "<f4" or "|u1"')
         item = int(typestr[2:])
         if shape is None:
-            shape = ((self.length - offset) // item,)
-        if offset < 0 or offset % item or offset + item * math.prod(shape) > self.length:
+            shape = (max(self.length - offset, 0) // item,)
+        shape = tuple(operator.index(count) for count in shape)
+        inside = offset >= 0 and offset + item * math.prod(shape) <= self.length
+        if offset % item or min(shape, default=0) < 0 or not inside:
             raise ValueError(f"{shape} of {typestr} at {offset} is not in {self.length} bytes")
-        view = Array(self, typestr, tuple(shape), offset)
+        read_only = not self.writable if read_only is None else read_only
+        view = Array(self, typestr, shape, offset, read_only)
         self._arrays.add(view)
         return view
 
     def read(self, offset, length):
         self._inside(offset, length)
         data = bytearray(length)
-        _call("cuMemcpyDtoH", data, self.address + offset, length)
+        with self.device:
+            _call("cuMemcpyDtoH", data, self.address + offset, length)
         return bytes(data)
 
     def write(self, offset, data):
+        """`data` is anything with bytes: also an array of larger items."""
+        data = memoryview(data).tobytes()
         self._inside(offset, len(data))
-        _call("cuMemcpyHtoD", self.address + offset, bytes(data), len(data))
+        with self.device:
+            _call("cuMemcpyHtoD", self.address + offset, data, len(data))
 
     def close(self):
         """Waits for the device, unmaps and releases. Not while a tensor still looks at it."""
@@ -482,15 +512,37 @@ class Buffer:
         self._release()
 
     def _release(self):
-        if self._ranges:
-            self.device.use()
-            _call("cuCtxSynchronize")
-        while self._mappings:
-            _call("cuMemUnmap", *self._mappings.pop())
-        while self._handles:
-            _call("cuMemRelease", self._handles.pop())
-        while self._ranges:
-            _call("cuMemAddressFree", *self._ranges.pop())
+        """As much as can be; the first failure is raised then, and what is left can be tried again."""
+        self.closed = True
+        self.length = self.mapped = self.capacity = self.address = 0
+        self.sizes = []
+        if not (self._mappings or self._handles or self._ranges):
+            return
+        failed = []
+
+        def attempt(name, *arguments):
+            try:
+                _call(name, *arguments)
+            except CudaError as error:
+                failed.append(error)
+                return False
+            return True
+
+        with self.device:
+            # In a context that is broken nothing runs any more, and memory is still given back.
+            attempt("cuCtxSynchronize")
+            self._mappings = [one for one in self._mappings if not attempt("cuMemUnmap", *one)]
+            self._handles = [one for one in self._handles if not attempt("cuMemRelease", one)]
+            if not self._mappings:
+                free = "cuMemAddressFree"
+                self._ranges = [one for one in self._ranges if not attempt(free, *one)]
+        if failed:
+            raise failed[0]
+
+    def _no_copy(self, *_):
+        raise TypeError("a copy would unmap the same memory again: pass the buffer itself on")
+
+    __copy__ = __deepcopy__ = __reduce_ex__ = _no_copy
 
     def __del__(self):
         try:
@@ -498,13 +550,16 @@ class Buffer:
         except Exception:  # the interpreter ends, and so does the driver
             pass
 
+    def _open(self):
+        if self.closed:
+            raise ValueError("the buffer is closed")
+
     def _inside(self, offset, length):
-        if offset < 0 or offset + length > self.length:
+        self._open()
+        if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"{length} bytes at {offset} are not in {self.length}")
-        self.device.use()
 
     def _reserve(self, capacity):
-        self.device.use()
         address = int(_call("cuMemAddressReserve", capacity, 0, 0, 0))
         self._ranges.append((address, capacity))
         self.address, self.capacity, self.mapped = address, capacity, 0
@@ -513,7 +568,7 @@ class Buffer:
         """Takes the handles over and maps them behind the others; as a whole or not at all."""
         before = (self.address, self.capacity, self.mapped, len(self._mappings), len(self._ranges))
         try:
-            self.device.use()
+            self._open()
             new = list(zip(handles, sizes))
             total = sum(self.sizes) + sum(sizes)
             if total > self.capacity:
@@ -548,16 +603,15 @@ def receive(channel, writable=True):
     """Receives an offer, maps it and accepts; a `Buffer` of the same bytes as the exporter's."""
     _, (offer,), _ = channel.expect(OFFER)
 
-    def take(handles):
+    def start():
         device = Device.by_uuid(offer.device)
         if device is None:
             raise RefusedError(NOT_VISIBLE, f"device {offer.device.hex()} is not visible here")
         buffer = Buffer(device, offer.capacity, offer.granularity, writable)
         buffer.id, buffer.generation = offer.id, offer.generation
-        buffer._extend(handles(), offer.sizes, offer.length)
         return buffer
 
-    return _answer(channel, offer, 0, take)
+    return _answer(channel, offer, 0, start)
 
 
 def receive_update(channel, buffer):
@@ -569,54 +623,72 @@ def receive_update(channel, buffer):
         channel._fail("another buffer is retired")
     (update,) = values
 
-    def take(handles):
+    def start():
+        buffer._open()
         ours = (buffer.id, buffer.generation + 1, len(buffer.sizes), sum(buffer.sizes))
         theirs = (update.id, update.generation, update.first, update.before)
         if ours != theirs:
             raise RefusedError(OUT_OF_ORDER, "not the update that comes next")
         if update.granularity != buffer.granularity or update.length < buffer.length:
             raise RefusedError(MISMATCH, "an update of another buffer")
-        buffer._extend(handles(), update.sizes, update.length)
-        buffer.generation = update.generation
         return buffer
 
-    return _answer(channel, update, update.first, take)
+    return _answer(channel, update, update.first, start)
 
 
-def _answer(channel, offer, first, take):
-    """Receives the handles whatever becomes of them, so that both sides stay in step."""
-    count, fds = len(offer.sizes), []
+def _answer(channel, offer, first, start):
+    """Receives the handles whatever becomes of them, so that both sides stay in step, and tells the
+    other side how it went. They are imported, and their descriptors closed, message by message."""
+    buffer, handles, failed = None, [], None
     until = time.monotonic() + channel.timeout  # for all of them together
     try:
-        while offer.handle_type == POSIX_FD and len(fds) < count:
-            kind, values, more = channel.expect(HANDLES, RETIRED, until=until)
-            fds += more
-            if kind == RETIRED and values[0] == offer.id:
-                raise EOFError("the exporter took its offer back")
-            in_step = kind == HANDLES and values[:2] == (offer.id, first + len(fds) - len(more))
-            if not in_step or len(fds) > count:
-                channel._fail("not the handles that come next")
-
-        def handles():
+        try:
             if offer.handle_type != POSIX_FD:
                 raise RefusedError(OTHER, "this importer takes file descriptors only")
-            return _import(fds)
-
-        try:
-            result = take(handles)
-        except (RefusedError, CudaError) as error:
-            reason = getattr(error, "reason", None)
-            if reason is None:
-                out = _cuda().CUresult.CUDA_ERROR_OUT_OF_MEMORY
-                reason = RESOURCES if error.code == out else OTHER
-            text = getattr(error, "text", str(error))
-            channel.send(REFUSED, offer.id, offer.generation, reason, text)
-            raise
+            buffer = start()
+        except Exception as error:
+            failed = error
+        arrived = 0
+        while offer.handle_type == POSIX_FD and arrived < len(offer.sizes):
+            kind, values, fds = channel.expect(HANDLES, RETIRED, until=until)
+            try:
+                if kind == RETIRED and values[0] == offer.id:
+                    raise EOFError("the exporter took its offer back")
+                in_step = kind == HANDLES and values[:2] == (offer.id, first + arrived)
+                arrived += len(fds)
+                if not in_step or not fds or arrived > len(offer.sizes):
+                    channel._fail("not the handles that come next")
+                if failed is None:
+                    handles += _import(fds)
+            except CudaError as error:
+                failed = error
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        if failed is None:
+            try:
+                mine, handles = handles, []
+                buffer._extend(mine, offer.sizes, offer.length)
+                buffer.generation = offer.generation
+            except Exception as error:
+                failed = error
+        if failed is not None:
+            channel.send(REFUSED, offer.id, offer.generation, *_reason(failed))
+            raise failed
         channel.send(ACCEPTED, offer.id, offer.generation)
-        return result
+        return buffer
     finally:
-        for fd in fds:
-            os.close(fd)
+        failed = None  # which would keep this frame, and the buffer with it
+        for handle in handles:
+            _call("cuMemRelease", handle)
+
+
+def _reason(error):
+    """Why an offer is refused, as it is sent."""
+    if isinstance(error, RefusedError):
+        return error.reason, error.text
+    exhausted = isinstance(error, CudaError) and error.code.name == "CUDA_ERROR_OUT_OF_MEMORY"
+    return RESOURCES if exhausted or isinstance(error, MemoryError) else OTHER, str(error)
 
 
 def _import(fds):
@@ -647,6 +719,7 @@ def allocate(sizes, capacity=None, device=None):
 
 def grow(buffer, sizes):
     """Puts chunks behind those of a buffer that `allocate` made; returns the update to send."""
+    buffer._open()
     update = Update(buffer.id, buffer.generation + 1, len(buffer.sizes), buffer.granularity,
                     sum(buffer.sizes), sum(buffer.sizes) + sum(sizes), list(sizes))  # fmt: skip
     handles = _create(buffer.device, _whole(sizes, buffer.granularity))
@@ -657,7 +730,9 @@ def grow(buffer, sizes):
 
 def share(channel, buffer):
     """Offers `buffer` and waits until the other side has mapped it."""
-    _call("cuCtxSynchronize")
+    buffer._open()
+    with buffer.device:
+        _call("cuCtxSynchronize")
     offer = Descriptor(buffer.id, buffer.generation, buffer.device.uuid, buffer.granularity,
                        buffer.length, buffer.capacity, buffer.sizes)  # fmt: skip
     _offer(channel, OFFER, offer, buffer, 0)
@@ -665,7 +740,9 @@ def share(channel, buffer):
 
 def send_update(channel, buffer, update):
     """Sends what `grow` returned, to a side that has the generation before."""
-    _call("cuCtxSynchronize")
+    buffer._open()
+    with buffer.device:
+        _call("cuCtxSynchronize")
     _offer(channel, UPDATE, update, buffer, update.first)
 
 
@@ -678,7 +755,6 @@ def _whole(sizes, granularity):
 def _create(device, sizes):
     handles = []
     try:
-        device.use()
         for size in sizes:
             handles.append(_call("cuMemCreate", size, device.properties(), 0))
     except BaseException:

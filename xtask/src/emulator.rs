@@ -85,6 +85,9 @@ fn check_python(shell: &Shell, target: &Path) -> Result {
     )
     .run()?;
     cmd!(shell, "{python} tests/python/share.py").run()?;
+    cmd!(shell, "{python} tests/python/buffers.py")
+        .env("VMM_EMULATOR_DEVICES", "2")
+        .run()?;
     cmd!(
         shell,
         "cargo build --quiet --release --package vmm-ipc --example python_peer"
