@@ -1,4 +1,4 @@
-/* Imports a CUDA virtual memory buffer of another process: docs/protocol.md, in one header of C99.
+/* Imports a CUDA virtual memory buffer of another process: docs/protocol.md, in one header of C99 and C++.
  *
  *     struct vmm_buffer buffer;
  *     cuCtxSetCurrent(context);
@@ -37,6 +37,7 @@ enum { VMM_PART = 32768, VMM_MOST_FDS = 253, VMM_MOST_CHUNKS = 1 << 16 };
 enum { VMM_HELLO = 1, VMM_OFFER, VMM_UPDATE, VMM_HANDLES, VMM_ACCEPTED, VMM_REFUSED, VMM_RETIRED };
 
 struct vmm_buffer {
+    CUcontext context; /* that was current when it was imported */
     CUdeviceptr address;
     uint64_t length, capacity;
     uint32_t count, mapped;
@@ -70,8 +71,7 @@ static int vmm_send(int sock, uint8_t kind, const void *payload, uint32_t length
     memcpy(packet, &frame, 16);
     memcpy(packet + 16, payload, length);
     ssize_t sent;
-    while ((sent = send(sock, packet, 16 + length, MSG_NOSIGNAL)) < 0 && errno == EINTR)
-        ;
+    while ((sent = send(sock, packet, 16 + length, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
     return sent == (ssize_t)(16 + length) ? 0 : vmm_fail("sending failed", sent);
 }
 
@@ -100,15 +100,10 @@ static int vmm_receive(int sock, uint8_t wanted, uint32_t most, uint8_t **payloa
     do {
         struct vmm_frame frame;
         struct iovec part = {packet, sizeof packet};
-        struct msghdr message = {0};
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
+        struct msghdr message = {NULL, 0, &part, 1, control.bytes, sizeof control.bytes, 0};
         ssize_t got = -1;
         while (vmm_now() < vmm_until &&
-               (got = recvmsg(sock, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
-            ;
+               (got = recvmsg(sock, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {}
         if (got > 0)
             for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
                 if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
@@ -127,12 +122,12 @@ static int vmm_receive(int sock, uint8_t wanted, uint32_t most, uint8_t **payloa
         memcpy(&frame, packet, 16);
         if (frame.kind != wanted || frame.flags || frame.total > most || frame.offset != done)
             return vmm_fail("another message than the one that was expected", frame.kind);
-        uint32_t left = frame.total - done, full = left < VMM_PART ? left : VMM_PART;
+        uint32_t left = frame.total - done, full = left < VMM_PART ? left : (uint32_t)VMM_PART;
         if (frame.payload != full || got != 16 + (ssize_t)full || frame.fds != *count)
             return vmm_fail("a frame that is not what it says", frame.payload);
         if (*payload && frame.total != *length)
             return vmm_fail("frames of two messages", frame.total);
-        if (!*payload && !(*payload = malloc(frame.total + 1)))
+        if (!*payload && !(*payload = (uint8_t *)malloc(frame.total + 1)))
             return vmm_fail("out of memory", frame.total);
         *length = frame.total;
         memcpy(*payload + done, packet + 16, full);
@@ -146,7 +141,7 @@ static int vmm_receive(int sock, uint8_t wanted, uint32_t most, uint8_t **payloa
 /* Checks a descriptor, and takes over what the buffer needs of it. */
 static int vmm_decode(const uint8_t *at, uint32_t length, struct vmm_buffer *buffer)
 {
-    static const uint8_t zero[8];
+    static const uint8_t zero[8] = {0};
     uint64_t sum = 0;
     if (length < 88 || memcmp(at, "VMMD\1\0\0\0", 8) || vmm_u32(at + 8) != length)
         return vmm_fail("not a descriptor of version 1", length);
@@ -164,7 +159,7 @@ static int vmm_decode(const uint8_t *at, uint32_t length, struct vmm_buffer *buf
     buffer->capacity = vmm_u64(at + 80);
     if (buffer->capacity > INT64_MAX || buffer->capacity % granularity)
         return vmm_fail("a capacity that cannot be", (long)buffer->capacity);
-    if (!(buffer->sizes = malloc(8 * (size_t)count)))
+    if (!(buffer->sizes = (uint64_t *)malloc(8 * (size_t)count)))
         return vmm_fail("out of memory", count);
     buffer->count = count;
     for (uint32_t i = 0; i < count; i++) {
@@ -178,15 +173,17 @@ static int vmm_decode(const uint8_t *at, uint32_t length, struct vmm_buffer *buf
 
 static int vmm_cuda(CUresult code, const char *call)
 {
-    return code == CUDA_SUCCESS ? 0 : vmm_fail(call, code);
+    snprintf(vmm_error, sizeof vmm_error, "%.*s answered %d", (int)strcspn(call, "("), call, code);
+    return code == CUDA_SUCCESS ? 0 : -1;
 }
 #define VMM_CUDA(call) vmm_cuda((call), #call)
 
-/* Waits for the context's work, and unmaps. */
+/* Waits for the work in the buffer's context, from any thread, and unmaps. Once is enough. */
 static void vmm_close(struct vmm_buffer *buffer)
 {
     uint64_t at = 0;
-    cuCtxSynchronize();
+    if (buffer->context && cuCtxPushCurrent(buffer->context) == CUDA_SUCCESS)
+        cuCtxSynchronize(), cuCtxPopCurrent(&buffer->context);
     for (uint32_t i = 0; i < buffer->mapped; at += buffer->sizes[i++])
         cuMemUnmap(buffer->address + at, buffer->sizes[i]);
     if (buffer->address)
@@ -202,7 +199,8 @@ static int vmm_take(int sock, const uint8_t *offer, struct vmm_buffer *buffer)
     CUdevice device;
     CUuuid uuid;
     uint64_t at = 0;
-    int failed = VMM_CUDA(cuCtxGetDevice(&device)) || VMM_CUDA(VMM_UUID(&uuid, device));
+    int failed = VMM_CUDA(cuCtxGetDevice(&device)) || VMM_CUDA(VMM_UUID(&uuid, device)) ||
+                 VMM_CUDA(cuCtxGetCurrent(&buffer->context));
     if (!failed && memcmp(&uuid, offer + 40, 16))
         failed = vmm_fail("the buffer lies on another device than the current", device);
     failed = failed || VMM_CUDA(cuMemAddressReserve(&buffer->address, buffer->capacity, 0, 0, 0));
@@ -248,7 +246,7 @@ static int vmm_take(int sock, const uint8_t *offer, struct vmm_buffer *buffer)
 static int vmm_import(const char *path, uid_t uid, struct vmm_buffer *buffer)
 {
     static const uint8_t hello[16] = {'V', 'M', 'M', '-', 'I', 'P', 'C', 0, 1};
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct sockaddr_un address = {AF_UNIX, {0}};
     struct timeval patience = {30, 0};
     struct ucred peer;
     socklen_t size = sizeof peer;
@@ -264,8 +262,7 @@ static int vmm_import(const char *path, uid_t uid, struct vmm_buffer *buffer)
     setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     while ((refused = connect(sock, (struct sockaddr *)&address, sizeof address)) &&
-           errno == EINTR && vmm_now() < vmm_until)
-        ;
+           errno == EINTR && vmm_now() < vmm_until) {}
     if (refused)
         vmm_fail("cannot connect", errno);
     else if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.uid != uid)

@@ -25,7 +25,11 @@ int main(int argc, char **argv)
             return fprintf(stderr, "word %zu is %#lx\n", at, (unsigned long)words[at]), 1;
     }
     free(words);
+    /* As a thread does that has no context of its own. */
+    cuCtxSetCurrent(NULL);
     vmm_close(&buffer);
+    if (cuCtxGetCurrent(&context) || context || buffer.address)
+        return fprintf(stderr, "closing left something behind\n"), 1;
     puts("OK");
     return 0;
 }

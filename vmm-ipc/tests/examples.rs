@@ -55,6 +55,22 @@ fn four_readers_read_and_cannot_write() {
     assert_eq!(text.matches("could not write").count(), 4, "{text}");
 }
 
+#[test]
+fn a_driver_that_was_named_and_is_none_is_not_passed_over() {
+    for (path, advice) in [
+        ("/nowhere/libcuda.so.1", "name another library"),
+        ("libc.so.6", "unset VMM_LIBCUDA"),
+    ] {
+        let output = Command::new(program("weights_holder"))
+            .env("VMM_LIBCUDA", path)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{path}: {error}");
+        assert!(error.contains(advice), "{path}: {error}");
+    }
+}
+
 /// A process that is killed where the test ends.
 struct Killed(std::process::Child);
 

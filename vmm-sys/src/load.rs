@@ -64,7 +64,7 @@ impl LoadOptions {
     /// As [`Driver::load`].
     pub fn load(&self) -> Result<Driver, LoadError> {
         let named = env::var_os("VMM_LIBCUDA").filter(|path| !path.is_empty() && !is_secure());
-        let path = named.unwrap_or_else(|| OsString::from("libcuda.so.1"));
+        let path = named.unwrap_or_else(|| OsString::from(SYSTEM));
         // SAFETY: the system's CUDA driver, which programs link against without a second thought,
         // or what whoever controls the environment named instead. They could preload anything:
         // where the loader would not let them, the variable is not looked at.
@@ -249,6 +249,14 @@ impl Driver {
         // SAFETY: passed on to the caller.
         unsafe { LoadOptions::new().from_get_proc_address(get) }
     }
+}
+
+/// The driver of the system, wherever the loader finds it.
+const SYSTEM: &str = "libcuda.so.1";
+
+/// Whether somebody named the library that was not found.
+fn is_named(paths: &[PathBuf]) -> bool {
+    paths.iter().any(|path| path.as_os_str() != SYSTEM)
 }
 
 /// How a driver is asked for its symbols: the newer the better.
@@ -488,6 +496,10 @@ impl fmt::Display for LoadError {
             write!(f, " ({detail})")?;
         }
         match &self.kind {
+            LoadErrorKind::LibraryNotFound { paths } if is_named(paths) => f
+                .write_str(
+                    "; name another library (VMM_LIBCUDA), or none for the driver of the system",
+                ),
             LoadErrorKind::LibraryNotFound { .. } => f.write_str(
                 "; install NVIDIA's driver, start the container with the GPU (`--gpus all`), or name \
                  the library with VMM_LIBCUDA",

@@ -131,6 +131,11 @@ fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
         )
         .run()?;
         attach_to_holder(shell, target, library, &attach)?;
+        cmd!(
+            shell,
+            "{compiler} -x c++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only -I {include} tests/c/header.cpp"
+        )
+        .run()?;
     }
     Ok(())
 }

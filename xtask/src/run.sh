@@ -82,10 +82,21 @@ part() {
 if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee -a "$log"
 fi
-if ! ./vmm-suite --probe cuda 2>&1 | tee -a "$log" | tee /dev/stderr | grep -q '^driver: '; then
+probe=$(./vmm-suite --probe cuda 2>&1)
+printf '%s\n' "$probe" | tee -a "$log"
+case $probe in
+*"software emulator"*)
+    # What it passes would say nothing of a GPU.
+    echo "the emulator was found where a CUDA driver was wanted: nothing was run" | tee -a "$log"
+    exit 1
+    ;;
+"driver: "* | *"
+driver: "*) ;;
+*)
     echo "no CUDA driver with a device here: nothing was run" | tee -a "$log"
     exit 1
-fi
+    ;;
+esac
 date -u | tee -a "$log"
 
 @PARTS@

@@ -7,6 +7,7 @@ use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
+use vmm::sys::{LoadError, LoadErrorKind};
 use vmm::{Allocator, Buffer, ChunkPolicy, Device, Driver, HandleTypes};
 use vmm_ipc::Listener;
 
@@ -16,7 +17,7 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// The driver that was asked for on the command line.
 #[derive(Clone, Debug)]
 pub enum Choice {
-    /// The GPU's where there is one, else the emulator.
+    /// The GPU's where there is a driver, else the emulator.
     Auto,
     /// `libcuda.so.1`.
     Cuda,
@@ -45,16 +46,20 @@ impl Choice {
     /// can be told the same.
     pub fn open(&mut self) -> Result<Driver, Error> {
         match self {
-            Choice::Auto => match Driver::load() {
+            Choice::Auto => match vmm::sys::Driver::load() {
                 Ok(driver) => {
                     *self = Choice::Cuda;
-                    Ok(driver)
+                    let driver = Driver::new(driver);
+                    driver.map_err(|error| {
+                        format!("{error}; `--driver emulator` needs no GPU").into()
+                    })
                 }
-                Err(error) => {
+                Err(error) if is_absent(&error) => {
                     eprintln!("no GPU is used ({error})");
                     *self = Choice::Emulator;
                     self.open()
                 }
+                Err(error) => Err(error.into()),
             },
             Choice::Cuda => Ok(Driver::load()?),
             Choice::Emulator => {
@@ -65,6 +70,12 @@ impl Choice {
             Choice::Path(path) => Ok(unsafe { Driver::load_from(&*path) }?),
         }
     }
+}
+
+/// Whether there is no driver. One that does not work, or was asked for by name, is not passed over.
+fn is_absent(error: &LoadError) -> bool {
+    let named = std::env::var_os("VMM_LIBCUDA").is_some_and(|path| !path.is_empty());
+    !named && matches!(error.kind(), LoadErrorKind::LibraryNotFound { .. })
 }
 
 impl fmt::Display for Choice {
