@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-/// What an importer is willing to take. The defaults are far above what buffers are, and far below
-/// what would hurt.
+/// What an importer is willing to take of one buffer. The defaults are far above what buffers are, and
+/// one such buffer takes a sixteenth of the 128 TiB of addresses that a process has: whoever serves
+/// strangers counts the buffers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Chunks of one buffer. Default: 65 536.
     pub chunks: u32,
-    /// Bytes of one buffer. Default: 16 TiB.
+    /// Bytes of one buffer. Default: 4 TiB.
     pub bytes: u64,
-    /// Bytes of address space that a buffer's capacity may ask for. Default: 64 TiB.
+    /// Bytes of address space that a buffer's capacity may ask for. Default: 8 TiB.
     pub capacity: u64,
     /// The time that one buffer or update may take to arrive, from its first message on: until that
     /// one comes, [`Channel::set_timeout`](crate::Channel::set_timeout) holds. Default: 60 seconds.
@@ -23,8 +24,8 @@ impl Limits {
     pub const fn new() -> Self {
         Limits {
             chunks: 65_536,
-            bytes: 16 << 40,
-            capacity: 64 << 40,
+            bytes: 4 << 40,
+            capacity: 8 << 40,
             time: Duration::from_secs(60),
         }
     }

@@ -357,6 +357,16 @@ fn a_message_that_ends_halfway_breaks_the_channel_and_both_sides_hear_of_it() {
 fn one_of_a_pair_becomes_a_channel_elsewhere() {
     let (mut ours, theirs) = Channel::pair().unwrap();
     let inherited = theirs.into_fd().unwrap();
+    // A peer that waits for a greeting before it says anything has it already.
+    let mut waiting = [rustix::event::PollFd::new(
+        &inherited,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    assert_eq!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1));
     let mut theirs = Channel::from_fd(inherited, PeerPolicy::SameUser).unwrap();
     for length in [1, 2] {
         ours.send(&offer(length), &[]).unwrap();
@@ -364,12 +374,18 @@ fn one_of_a_pair_becomes_a_channel_elsewhere() {
         theirs.send(&offer(length), &[]).unwrap();
         assert_eq!(ours.receive().unwrap().message, offer(length));
     }
-    // What one says that goes is heard by the other, though it can no longer say hello.
-    let (mut gone, mut left) = Channel::pair().unwrap();
-    gone.send(&offer(3), &[]).unwrap();
-    drop(gone);
-    assert_eq!(left.receive().unwrap().message, offer(3));
-    assert_eq!(left.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    // What one says that goes is heard by the other, though it can no longer say hello, and though
+    // the one has not read what the other had said.
+    for answers in [false, true] {
+        let (mut gone, mut left) = Channel::pair().unwrap();
+        gone.send(&offer(3), &[]).unwrap();
+        if answers {
+            left.send(&offer(1), &[]).unwrap();
+        }
+        drop(gone);
+        assert_eq!(left.receive().unwrap().message, offer(3), "{answers}");
+        assert_eq!(left.receive().unwrap_err().kind(), ErrorKind::Hangup);
+    }
     // What was said belongs to this value, and cannot be said again.
     let error = ours.into_fd().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

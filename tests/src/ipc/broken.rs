@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use vmm::{Allocator, HandleTypes, Location};
 use vmm_ipc::wire::{Descriptor, Message};
 use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Limits};
 
@@ -14,6 +15,8 @@ pub const CASES: &[Case] = cases![
     an_importer_that_loses_patience_tells_the_exporter_at_once,
     a_farewell_is_an_answer_of_its_own_and_the_channel_goes_on,
     what_comes_out_of_place_breaks_the_channel_for_both,
+    a_callback_that_panics_breaks_the_channel_for_both,
+    memory_that_lies_elsewhere_than_stated_is_refused,
 ];
 
 const SOON: Duration = Duration::from_millis(150);
@@ -123,4 +126,59 @@ fn what_comes_out_of_place_breaks_the_channel_for_both(context: &Context) -> Res
             .join()
             .unwrap_or_else(|_| Err(Failure::new("the importer panicked")))
     })
+}
+
+fn a_callback_that_panics_breaks_the_channel_for_both(context: &Context) -> Result<(), Failure> {
+    let buffer = filled(&allocator(context)?, 2, 1)?;
+    let export = Exporter::new(&context.device()?)?.export(&buffer)?;
+    let (mut ours, mut theirs) = Channel::pair()?;
+    std::thread::scope(|scope| {
+        let importer = scope.spawn(move || -> Result<(), Failure> {
+            let driver = context.driver()?;
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let options = ImportOptions::read_only().progress(|_| panic!("on purpose"));
+                options.receive(driver, &mut theirs).map(drop)
+            }));
+            assert!(caught.is_err());
+            assert!(theirs.is_broken());
+            Ok(())
+        });
+        let begin = Instant::now();
+        assert_eq!(kind(export.send(&mut ours)), Some(ErrorKind::Hangup));
+        assert!(begin.elapsed() < 20 * SOON);
+        importer
+            .join()
+            .unwrap_or_else(|_| Err(Failure::new("the importer panicked")))
+    })
+}
+
+/// What a descriptor says of the place is the sender's word; the driver knows.
+fn memory_that_lies_elsewhere_than_stated_is_refused(context: &Context) -> Result<(), Failure> {
+    let device = context.device()?;
+    let node = device.properties()?.host_numa_id.unwrap_or(0);
+    let on = |location| {
+        let builder = Allocator::builder(&device).location(location);
+        builder.handle_types(HandleTypes::POSIX_FD).build()
+    };
+    let (here, there) = (on(Location::Device)?, on(Location::HostNuma(node))?);
+    let size = here.granularity().max(there.granularity());
+    let exporter = Exporter::new(&device)?;
+    for (stated, sent) in [(&here, &there), (&there, &here)] {
+        let (bytes, _) = exporter.export(&stated.allocate(size)?)?.into_parts();
+        let (_, fds) = exporter.export(&sent.allocate(size)?)?.into_parts();
+        let error = ImportOptions::read_only()
+            .import_parts(context.driver()?, &bytes, fds)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotAHandle, "{error}");
+        assert!(error.to_string().contains("was stated"), "{error}");
+        // Nor does a buffer of both leave this process.
+        let mixed = stated.allocate(size)?.grow_with(sent, 2 * size)?;
+        let error = exporter.export(&mixed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotShareable, "{error}");
+        let buffer = stated.allocate(size)?;
+        let mut export = exporter.export(&buffer)?;
+        let error = export.grow(&buffer.grow_with(sent, 2 * size)?).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotShareable, "{error}");
+    }
+    Ok(())
 }

@@ -153,8 +153,8 @@ impl Channel {
 
     /// Two channels that are connected with each other.
     ///
-    /// To give one to a child process, take the socket out of it with [`Channel::into_fd`], have the
-    /// child inherit that, and make it a channel there with [`Channel::from_fd`]. Both sides see
+    /// To give the second to a child process, take the socket out of it with [`Channel::into_fd`], have
+    /// the child inherit that, and make it a channel there with [`Channel::from_fd`]. Both sides see
     /// the process that called this as their peer.
     ///
     /// # Errors
@@ -168,24 +168,23 @@ impl Channel {
             None,
         )
         .map_err(|errno| Error::os("making a pair of sockets", errno))?;
-        // They greet when they are used first, which may be in another process.
-        Ok((
-            Self::silent(a, PeerPolicy::SameUser)?,
-            Self::silent(b, PeerPolicy::SameUser)?,
-        ))
+        let first = Self::from_fd(a, PeerPolicy::SameUser)?;
+        // It greets when it is used first, which may be in another process.
+        let second = Self::silent(b, PeerPolicy::SameUser)?;
+        Ok((first, second))
     }
 
-    /// The socket of a channel of [`Channel::pair`], to be made a channel in another process.
+    /// The socket of the second channel of [`Channel::pair`], to be made a channel in another process.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidArgument`] where the channel was used already. It is closed then.
+    /// [`ErrorKind::InvalidArgument`] for any other, and where it was used already. It is closed then.
     pub fn into_fd(self) -> Result<OwnedFd> {
         if self.said_hello {
             let reason = "something was said on it already";
             let attempt = "taking the socket out of a channel";
             return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason)
-                .advise("take it out of a fresh channel of `Channel::pair`"));
+                .advise("take it out of the second channel of a fresh `Channel::pair`"));
         }
         Ok(self.socket.into_fd())
     }
@@ -211,10 +210,26 @@ impl Channel {
     }
 
     fn greet(&mut self, deadline: Deadline) -> Result<()> {
-        if !std::mem::replace(&mut self.said_hello, true) {
+        if !self.said_hello {
             self.send_frames(&Message::Hello(Hello { version: VERSION }), &[], deadline)?;
+            self.said_hello = true;
         }
         Ok(())
+    }
+
+    /// Several messages that belong together: broken off where `work` fails to say how it ended, by a
+    /// panic of a callback.
+    pub(crate) fn exchange<T>(&mut self, work: impl FnOnce(&mut Channel) -> T) -> T {
+        struct Guard<'a>(&'a mut Channel);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.0.break_off();
+            }
+        }
+        let guard = Guard(self);
+        let value = work(guard.0);
+        std::mem::forget(guard);
+        value
     }
 
     /// The process at the other end.

@@ -30,6 +30,8 @@ pub(super) struct Socket {
     spoke: bool,
     /// Whether the last call ended in the middle of a frame.
     midway: bool,
+    /// Whether the kernel has told that the peer went without having read everything.
+    reset: bool,
 }
 
 impl Socket {
@@ -69,6 +71,7 @@ impl Socket {
             room,
             spoke: false,
             midway: false,
+            reset: false,
         })
     }
 
@@ -82,6 +85,8 @@ impl Socket {
         if fds.len() > MAX_FDS {
             return Err(too_many());
         }
+        // Whoever has a duplicate of the socket can make it blocking again.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let header = frame.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut sent = 0;
@@ -102,7 +107,7 @@ impl Socket {
                         .unwrap_or_default(),
                 ),
             ];
-            match sendmsg(&self.fd, &rest, &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.fd, &rest, &mut control, flags) {
                 Ok(count) => {
                     sent += count;
                     self.midway = sent < total;
@@ -243,7 +248,8 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let result = recvmsg(&self.fd, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            let result = recvmsg(&self.fd, parts, &mut control, flags);
             let message = match result {
                 Ok(message) => message,
                 Err(Errno::INTR) => continue,
@@ -251,6 +257,8 @@ impl Socket {
                     self.wait(PollFlags::IN, deadline, RECEIVING)?;
                     continue;
                 }
+                // Told once, and before what the peer had sent: that can still be received.
+                Err(Errno::CONNRESET) if !std::mem::replace(&mut self.reset, true) => continue,
                 Err(errno) => return Err(Error::os(RECEIVING, errno)),
             };
             self.midway = true;

@@ -47,6 +47,10 @@ fn mapped(device: &Device, memory: Allocation) -> vmm::Result<Buffer> {
     )
 }
 
+/// A descriptor states one place for all of a buffer.
+pub(super) const MIXED: &str =
+    "some of its chunks lie on the device and some on the host, and a buffer is shared as one kind";
+
 impl Exporter {
     /// For buffers of `device` that are shared as file descriptors.
     ///
@@ -140,6 +144,13 @@ impl Exporter {
                 "it has memory that was imported, and the driver does not export that again",
             )
             .advise("import it with `keep_handles` and pass it on with `Imported::export`"));
+        }
+        let host = buffer.location().is_host();
+        if buffer
+            .chunks()
+            .any(|chunk| chunk.allocation.location().is_host() != host)
+        {
+            return Err(refuse(MIXED));
         }
         let kinds = buffer.handle_types();
         let by_fd = self.anchor.is_some();

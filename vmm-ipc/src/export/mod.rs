@@ -13,7 +13,7 @@ pub use self::exporter::Exporter;
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd_limit;
-use crate::wire::{Descriptor, HandleKind, Message, Update, UpdateFields, WireError};
+use crate::wire::{Descriptor, HandleKind, Message, Place, Update, UpdateFields, WireError};
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
@@ -184,6 +184,17 @@ impl Export {
         if new.iter().any(|chunk| chunk.allocation.is_imported()) {
             let reason = "a new chunk was imported, and the driver does not export that again";
             return Err(Error::new(ErrorKind::NotShareable, attempt(), reason));
+        }
+        let host = matches!(self.descriptor.place(), Place::HostNuma(_));
+        if new
+            .iter()
+            .any(|chunk| chunk.allocation.location().is_host() != host)
+        {
+            return Err(Error::new(
+                ErrorKind::NotShareable,
+                attempt(),
+                exporter::MIXED,
+            ));
         }
         let by_fd = self.descriptor.handle_kind() == HandleKind::PosixFd;
         if by_fd {

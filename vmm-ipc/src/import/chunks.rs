@@ -6,18 +6,20 @@ use vmm::{Allocation, Device, Driver, FabricHandle};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle;
-use crate::wire::HandleKind;
+use crate::wire::{HandleKind, Place};
 
 /// Imports chunks on the device that holds them.
 pub(super) struct ChunkSource {
     device: Device,
+    place: Place,
     emulator: bool,
 }
 
 impl ChunkSource {
-    pub(super) fn new(driver: &Driver, device: &Device) -> Self {
+    pub(super) fn new(driver: &Driver, device: &Device, place: Place) -> Self {
         ChunkSource {
             device: device.clone(),
+            place,
             emulator: driver.is_emulator(),
         }
     }
@@ -33,8 +35,9 @@ impl ChunkSource {
         let import = |(index, (fd, &size)): (usize, (&OwnedFd, &u64))| {
             let attempt = || format!("importing chunk {} of {total}", done + index + 1);
             handle::check(fd, self.emulator, attempt)?;
-            Allocation::import_posix_fd(&self.device, fd.as_fd(), size as usize)
-                .map_err(|error| Error::memory(attempt(), error))
+            let chunk = Allocation::import_posix_fd(&self.device, fd.as_fd(), size as usize)
+                .map_err(|error| Error::memory(attempt(), error))?;
+            self.check_place(chunk, attempt)
         };
         fds.iter().zip(sizes).enumerate().map(import).collect()
     }
@@ -47,11 +50,27 @@ impl ChunkSource {
         let total = handles.len();
         let import = |(index, (bytes, &size)): (usize, (&[u8; HandleKind::FABRIC_LEN], &u64))| {
             let handle = FabricHandle::from_bytes(*bytes);
-            Allocation::import_fabric(&self.device, &handle, size as usize).map_err(|error| {
-                Error::memory(format!("importing chunk {} of {total}", index + 1), error)
-            })
+            let attempt = || format!("importing chunk {} of {total}", index + 1);
+            let chunk = Allocation::import_fabric(&self.device, &handle, size as usize)
+                .map_err(|error| Error::memory(attempt(), error))?;
+            self.check_place(chunk, attempt)
         };
         handles.iter().zip(sizes).enumerate().map(import).collect()
+    }
+
+    /// The driver says where memory lies; who sent it may have said otherwise. Which NUMA node it is can
+    /// differ, since containers number theirs.
+    fn check_place(&self, chunk: Allocation, attempt: impl Fn() -> String) -> Result<Allocation> {
+        let stated_host = matches!(self.place, Place::HostNuma(_));
+        if chunk.location().is_host() == stated_host {
+            return Ok(chunk);
+        }
+        let (stated, found) = match stated_host {
+            true => ("the host", "a device"),
+            false => ("the device", "the host"),
+        };
+        let reason = format!("it is memory of {found}, and memory of {stated} was stated");
+        Err(Error::new(ErrorKind::NotAHandle, attempt(), reason))
     }
 }
 

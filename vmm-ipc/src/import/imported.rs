@@ -108,22 +108,24 @@ impl Imported {
         let deadline = Deadline::after(self.limits.time);
         let mut transfer = Transfer::new(Expected::of_update(update), deadline);
         let mut kept = Vec::new();
-        let result = self.check_update(update).and_then(|()| {
-            let mut memory = Vec::new();
-            // As with an offer, those that are not kept are open a batch at a time.
-            transfer.run(channel, |fds| {
-                memory.extend(self.import_next(update, &fds, memory.len())?);
-                if self.fds.is_some() {
-                    kept.extend(fds);
+        let buffer = channel.exchange(|channel| {
+            let result = self.check_update(update).and_then(|()| {
+                let mut memory = Vec::new();
+                // As with an offer, those that are not kept are open a batch at a time.
+                transfer.run(channel, |fds| {
+                    memory.extend(self.import_next(update, &fds, memory.len())?);
+                    if self.fds.is_some() {
+                        kept.extend(fds);
+                    }
+                    Ok(())
+                })?;
+                if update.handle_kind() == HandleKind::Fabric {
+                    memory = self.import_next(update, &[], 0)?;
                 }
-                Ok(())
-            })?;
-            if update.handle_kind() == HandleKind::Fabric {
-                memory = self.import_next(update, &[], 0)?;
-            }
-            self.extended(update, memory)
-        });
-        let buffer = transfer.answer(channel, update.id(), update.generation(), result)?;
+                self.extended(update, memory)
+            });
+            transfer.answer(channel, update.id(), update.generation(), result)
+        })?;
         self.take_in(update, buffer, kept)
     }
 
@@ -200,7 +202,7 @@ impl Imported {
         done: usize,
     ) -> Result<Vec<Allocation>> {
         let device = self.buffer.device();
-        let chunks = ChunkSource::new(device.driver(), device);
+        let chunks = ChunkSource::new(device.driver(), device, self.descriptor.place());
         let had = self.descriptor.sizes().len();
         let total = had + update.sizes().len();
         match update.handle_kind() {

@@ -141,11 +141,13 @@ impl<'a> ImportOptions<'a> {
         let (id, generation) = (descriptor.id(), descriptor.generation());
         let expected = Expected::of_offer(&descriptor);
         let mut transfer = Transfer::new(expected, deadline);
-        let result = self.start(driver, &descriptor, 0).and_then(|mut building| {
-            transfer.run(channel, |fds| building.add(fds))?;
-            building.finish(descriptor)
-        });
-        transfer.answer(channel, id, generation, result)
+        channel.exchange(|channel| {
+            let result = self.start(driver, &descriptor, 0).and_then(|mut building| {
+                transfer.run(channel, |fds| building.add(fds))?;
+                building.finish(descriptor)
+            });
+            transfer.answer(channel, id, generation, result)
+        })
     }
 
     /// Import a buffer from a descriptor and its file descriptors, which came some other way.
@@ -233,7 +235,7 @@ impl<'a> ImportOptions<'a> {
             _ => None,
         };
         Ok(Building {
-            chunks: ChunkSource::new(driver, &device),
+            chunks: ChunkSource::new(driver, &device, descriptor.place()),
             device,
             sizes: descriptor.sizes().to_vec(),
             fabric: descriptor.fabric_handles().to_vec(),
