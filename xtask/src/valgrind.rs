@@ -39,6 +39,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "vmm::lifetime::invariant_11_a_panicking_hook",
         "leaks on purpose",
     ),
+    (
+        "vmm::closing::invariant_11_a_forked_child_waits_for_no_lock",
+        "the child loses what a thread of its parent owns",
+    ),
     // What is thrown there is forgotten, since its drop can panic as well.
     ("vmm::waits::invariant_11_", "leaks on purpose"),
 ];
@@ -88,9 +92,16 @@ pub fn check(shell: &Shell) -> Result {
     let failed = failed.into_inner().map_err(|_| "a thread panicked")?;
     // Once more, alone: the waits in the cases are not made for valgrind beside valgrind. What
     // valgrind itself finds it finds again.
+    let mut found = Vec::new();
     for case in &failed {
         println!("once more: {case}");
-        run(&program, case).map_err(|error| format!("{case}: {error}"))?;
+        if let Err(error) = run(&program, case) {
+            println!("{error}");
+            found.push(*case);
+        }
+    }
+    if !found.is_empty() {
+        return Err(format!("found by valgrind: {}", found.join(", ")).into());
     }
     println!(
         "{} cases under valgrind in {:.0} s: no error, no definite leak; {} left out",
