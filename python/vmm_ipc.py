@@ -9,6 +9,7 @@ bytes. Handles travel as file descriptors; fabric handles are decoded, but not i
 """
 
 import array
+import contextlib
 import math
 import operator
 import os
@@ -368,6 +369,23 @@ def _call(name, *arguments):
     return values[0] if len(values) == 1 else values
 
 
+def _give_back(name, items, failed):
+    """Calls `name` with each of `items`; returns those for which it failed, the errors in `failed`."""
+    left = []
+    for item in items:
+        try:
+            _call(name, *item)
+        except CudaError as error:
+            failed.append(error)
+            left.append(item)
+    return left
+
+
+def _release_handles(handles):
+    """For a failure that is raised already, which another one would hide."""
+    _give_back("cuMemRelease", [(handle,) for handle in handles], [])
+
+
 def _uuid(device):
     v2 = hasattr(_cuda(), "cuDeviceGetUuid_v2")
     return bytes(_call("cuDeviceGetUuid_v2" if v2 else "cuDeviceGetUuid", device).bytes)
@@ -459,7 +477,10 @@ class Array:
 
 class Buffer:
     """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it: either waits
-    for the device, so not while a stream is being captured into a graph."""
+    for the device, which ends a capture of a stream into a graph that goes on: do neither then."""
+
+    # Those that were let go and could not be unmapped, tried again when another buffer goes.
+    _left = []
 
     def __init__(self, device, capacity, granularity, writable=True):
         self.device, self.granularity = device, granularity
@@ -479,7 +500,7 @@ class Buffer:
         self._open()
         if not re.fullmatch("[<|][biufc][1-9][0-9]*", typestr):
             raise ValueError(f'{typestr!r} is no type such as "<f4" or "|u1"')
-        item = int(typestr[2:])
+        item, offset = int(typestr[2:]), operator.index(offset)
         if shape is None:
             shape = (max(self.length - offset, 0) // item,)
         shape = tuple(operator.index(count) for count in shape)
@@ -492,18 +513,18 @@ class Buffer:
         return view
 
     def read(self, offset, length):
-        self._inside(offset, length)
+        address = self._inside(offset, length)
         data = bytearray(length)
         with self.device:
-            _call("cuMemcpyDtoH", data, self.address + offset, length)
+            _call("cuMemcpyDtoH", data, address, length)
         return bytes(data)
 
     def write(self, offset, data):
         """`data` is anything with bytes: also an array of larger items."""
         data = memoryview(data).tobytes()
-        self._inside(offset, len(data))
+        address = self._inside(offset, len(data))
         with self.device:
-            _call("cuMemcpyHtoD", self.address + offset, data, len(data))
+            _call("cuMemcpyHtoD", address, data, len(data))
 
     def close(self):
         """Waits for the device, unmaps and releases. Not while a tensor still looks at it."""
@@ -513,31 +534,34 @@ class Buffer:
 
     def _release(self):
         """As much as can be; the first failure is raised then, and what is left can be tried again."""
+        if not self._holds():
+            return
+        failed = []
+        try:
+            with self.device:
+                _call("cuCtxSynchronize")
+        except CudaError as error:
+            # Work may go on where a stream is being captured: nothing is taken from under it. In a
+            # context that is broken or gone none does, and the memory is given back.
+            if "CAPTURE" in error.code.name:
+                raise
+            failed.append(error)
         self.closed = True
         self.length = self.mapped = self.capacity = self.address = 0
         self.sizes = []
-        if not (self._mappings or self._handles or self._ranges):
-            return
-        failed = []
-
-        def attempt(name, *arguments):
-            try:
-                _call(name, *arguments)
-            except CudaError as error:
-                failed.append(error)
-                return False
-            return True
-
-        with self.device:
-            # In a context that is broken nothing runs any more, and memory is still given back.
-            attempt("cuCtxSynchronize")
-            self._mappings = [one for one in self._mappings if not attempt("cuMemUnmap", *one)]
-            self._handles = [one for one in self._handles if not attempt("cuMemRelease", one)]
-            if not self._mappings:
-                free = "cuMemAddressFree"
-                self._ranges = [one for one in self._ranges if not attempt(free, *one)]
+        self._mappings = _give_back("cuMemUnmap", self._mappings, failed)
+        handles = [(handle,) for handle in self._handles]
+        self._handles = [handle for (handle,) in _give_back("cuMemRelease", handles, failed)]
+        if not self._mappings:
+            self._ranges = _give_back("cuMemAddressFree", self._ranges, failed)
         if failed:
             raise failed[0]
+        with contextlib.suppress(IndexError):  # another thread was faster
+            for _ in range(len(Buffer._left)):
+                Buffer._left.pop(0).__del__()
+
+    def _holds(self):
+        return self._mappings or self._handles or self._ranges
 
     def _no_copy(self, *_):
         raise TypeError("a copy would unmap the same memory again: pass the buffer itself on")
@@ -547,6 +571,9 @@ class Buffer:
     def __del__(self):
         try:
             self._release()
+        except CudaError:
+            if self._holds():
+                Buffer._left.append(self)
         except Exception:  # the interpreter ends, and so does the driver
             pass
 
@@ -555,9 +582,11 @@ class Buffer:
             raise ValueError("the buffer is closed")
 
     def _inside(self, offset, length):
+        """The address of `offset`, from where on there are `length` bytes."""
         self._open()
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"{length} bytes at {offset} are not in {self.length}")
+        return self.address + operator.index(offset)
 
     def _reserve(self, capacity):
         address = int(_call("cuMemAddressReserve", capacity, 0, 0, 0))
@@ -583,13 +612,12 @@ class Buffer:
             access = [self.device.access(self.writable)]
             _call("cuMemSetAccess", start, self.address + self.mapped - start, access, 1)
         except BaseException:
-            while len(self._mappings) > before[3]:
-                _call("cuMemUnmap", *self._mappings.pop())
-            while len(self._ranges) > before[4]:
-                _call("cuMemAddressFree", *self._ranges.pop())
-            self.address, self.capacity, self.mapped = before[:3]
-            for handle in handles:
-                _call("cuMemRelease", handle)
+            # What cannot be undone waits for the buffer's end.
+            self.address, self.capacity, self.mapped, mappings, ranges = before
+            self._mappings[mappings:] = _give_back("cuMemUnmap", self._mappings[mappings:], [])
+            if len(self._mappings) == mappings:
+                self._ranges[ranges:] = _give_back("cuMemAddressFree", self._ranges[ranges:], [])
+            _release_handles(handles)
             raise
         self._handles += handles
         self.sizes += sizes
@@ -639,7 +667,7 @@ def receive_update(channel, buffer):
 def _answer(channel, offer, first, start):
     """Receives the handles whatever becomes of them, so that both sides stay in step, and tells the
     other side how it went. They are imported, and their descriptors closed, message by message."""
-    buffer, handles, failed = None, [], None
+    buffer, handles, failed, in_step = None, [], None, False
     until = time.monotonic() + channel.timeout  # for all of them together
     try:
         try:
@@ -650,17 +678,15 @@ def _answer(channel, offer, first, start):
             failed = error
         arrived = 0
         while offer.handle_type == POSIX_FD and arrived < len(offer.sizes):
-            kind, values, fds = channel.expect(HANDLES, RETIRED, until=until)
+            fds = _next_handles(channel, offer, first, arrived, until)
+            if fds is None:
+                in_step = True
+                raise EOFError("the exporter took its offer back")
+            arrived += len(fds)
             try:
-                if kind == RETIRED and values[0] == offer.id:
-                    raise EOFError("the exporter took its offer back")
-                in_step = kind == HANDLES and values[:2] == (offer.id, first + arrived)
-                arrived += len(fds)
-                if not in_step or not fds or arrived > len(offer.sizes):
-                    channel._fail("not the handles that come next")
                 if failed is None:
                     handles += _import(fds)
-            except CudaError as error:
+            except Exception as error:
                 failed = error
             finally:
                 for fd in fds:
@@ -674,13 +700,29 @@ def _answer(channel, offer, first, start):
                 failed = error
         if failed is not None:
             channel.send(REFUSED, offer.id, offer.generation, *_reason(failed))
+            in_step = True
             raise failed
         channel.send(ACCEPTED, offer.id, offer.generation)
+        in_step = True
         return buffer
     finally:
         failed = None  # which would keep this frame, and the buffer with it
-        for handle in handles:
-            _call("cuMemRelease", handle)
+        _release_handles(handles)
+        if not in_step:  # somebody waits for an answer that does not come
+            channel.close()
+
+
+def _next_handles(channel, offer, first, arrived, until):
+    """The descriptors of the next message; None where the offer is taken back instead."""
+    kind, values, fds = channel.expect(HANDLES, RETIRED, until=until)
+    if kind == RETIRED and values[0] == offer.id:
+        return None
+    expected = kind == HANDLES and values[:2] == (offer.id, first + arrived)
+    if not expected or arrived + len(fds) > len(offer.sizes):
+        for fd in fds:
+            os.close(fd)
+        channel._fail("not the handles that come next")
+    return fds
 
 
 def _reason(error):
@@ -697,8 +739,7 @@ def _import(fds):
         for fd in fds:
             handles.append(_call("cuMemImportFromShareableHandle", fd, _fd_type()))
     except BaseException:
-        for handle in handles:
-            _call("cuMemRelease", handle)
+        _release_handles(handles)
         raise
     return handles
 
@@ -710,20 +751,21 @@ def allocate(sizes, capacity=None, device=None):
     """A buffer of one chunk for each of `sizes`, that can be shared; see `share` and `grow`."""
     device = device or Device()
     granularity = device.granularity()
-    total = sum(_whole(sizes, granularity))
-    capacity = -(-max(capacity or 0, total) // granularity) * granularity
+    sizes = _whole(sizes, granularity)
+    total = sum(sizes)
+    capacity = -(-max(operator.index(capacity or 0), total) // granularity) * granularity
     buffer = Buffer(device, capacity, granularity)
-    buffer._extend(_create(device, sizes), list(sizes), total)
+    buffer._extend(_create(device, sizes), sizes, total)
     return buffer
 
 
 def grow(buffer, sizes):
     """Puts chunks behind those of a buffer that `allocate` made; returns the update to send."""
     buffer._open()
+    sizes = _whole(sizes, buffer.granularity)
     update = Update(buffer.id, buffer.generation + 1, len(buffer.sizes), buffer.granularity,
-                    sum(buffer.sizes), sum(buffer.sizes) + sum(sizes), list(sizes))  # fmt: skip
-    handles = _create(buffer.device, _whole(sizes, buffer.granularity))
-    buffer._extend(handles, list(sizes), update.length)
+                    sum(buffer.sizes), sum(buffer.sizes) + sum(sizes), sizes)  # fmt: skip
+    buffer._extend(_create(buffer.device, sizes), sizes, update.length)
     buffer.generation += 1
     return update
 
@@ -747,6 +789,7 @@ def send_update(channel, buffer, update):
 
 
 def _whole(sizes, granularity):
+    sizes = [operator.index(size) for size in sizes]
     if not sizes or any(size <= 0 or size % granularity for size in sizes):
         raise ValueError(f"a chunk is a multiple of {granularity} bytes on this device")
     return sizes
@@ -758,13 +801,23 @@ def _create(device, sizes):
         for size in sizes:
             handles.append(_call("cuMemCreate", size, device.properties(), 0))
     except BaseException:
-        for handle in handles:
-            _call("cuMemRelease", handle)
+        _release_handles(handles)
         raise
     return handles
 
 
 def _offer(channel, kind, offer, buffer, first):
+    """After an error of the driver's, or a refusal, both sides are in step; any other ends it."""
+    try:
+        _exchange(channel, kind, offer, buffer, first)
+    except (CudaError, RefusedError):
+        raise
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _exchange(channel, kind, offer, buffer, first):
     channel.send(kind, offer)
     end, at = first + len(offer.sizes), first
     while at < end:

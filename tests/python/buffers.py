@@ -4,6 +4,7 @@ The emulator is meant: VMM_EMULATOR_DEVICES=2 for the cases with two devices.
 """
 
 import array
+import contextlib
 import copy
 import gc
 import os
@@ -43,7 +44,7 @@ def exchange(send, receive):
     def run(name, work):
         try:
             results[name] = work()
-        except Exception as error:
+        except BaseException as error:
             results[name] = error
 
     thread = threading.Thread(target=run, args=("sent", send))
@@ -51,6 +52,74 @@ def exchange(send, receive):
     run("received", receive)
     thread.join()
     return results["sent"], results["received"]
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def free():
+    with Device():
+        return int(_call("cuMemGetInfo")[0])
+
+
+def launch_failed():
+    return vmm_ipc.CudaError("cuda", vmm_ipc._cuda().CUresult.CUDA_ERROR_LAUNCH_FAILED)
+
+
+def raising(failure):
+    def call(*_arguments):
+        raise failure
+
+    return call
+
+
+@contextlib.contextmanager
+def replaced(name, value):
+    original = getattr(vmm_ipc, name)
+    setattr(vmm_ipc, name, value)
+    try:
+        yield
+    finally:
+        setattr(vmm_ipc, name, original)
+
+
+class Counting:
+    """Calls the driver, and counts the calls of one function."""
+
+    def __init__(self, counted):
+        self.counted, self.calls = counted, 0
+
+    def __call__(self, name, *arguments):
+        self.calls += name == self.counted
+        return _call(name, *arguments)
+
+
+class Failing:
+    """Calls the driver, but for the first call of each of these functions."""
+
+    def __init__(self, *names, error=None):
+        self.names, self.error = list(names), error
+
+    def __call__(self, name, *arguments):
+        if name in self.names:
+            self.names.remove(name)
+            raise self.error or vmm_ipc.CudaError(name, launch_failed().code)
+        return _call(name, *arguments)
+
+
+@contextlib.contextmanager
+def capture():
+    """A capture of a stream into a graph, which waiting for the device ends."""
+    mode = vmm_ipc._cuda().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    with Device():
+        stream = _call("cuStreamCreate", 1)
+        _call("cuStreamBeginCapture", stream, mode)
+        try:
+            yield
+        finally:
+            vmm_ipc._cuda().cuStreamEndCapture(stream)
+            _call("cuStreamDestroy", stream)
 
 
 class Buffers(unittest.TestCase):
@@ -107,12 +176,34 @@ class Buffers(unittest.TestCase):
         ):
             with self.assertRaises(ValueError, msg=(typestr, shape, offset)):
                 buffer.array(typestr, shape, offset)
-        self.assertRaises(TypeError, buffer.array, "|u1", (1.5,))
+        for use in (
+            lambda: buffer.array("|u1", (1.5,)),
+            lambda: buffer.array("|u1", (1,), 4.0),
+            lambda: buffer.read(4.0, 1),
+            lambda: buffer.write(4.0, b"x"),
+            lambda: vmm_ipc.allocate([float(UNIT)]),
+        ):
+            self.assertRaises(TypeError, use)
         view = buffer.array("<f4", (2, 3), 8)
         self.assertEqual(view.__cuda_array_interface__["data"], (buffer.address + 8, False))
         self.assertRaises(RuntimeError, buffer.close)
         del view
         buffer.close()
+
+    def test_sizes_may_come_from_a_generator(self):
+        buffer = vmm_ipc.allocate(units * UNIT for units in (1, 2))
+        self.assertEqual((buffer.sizes, buffer.length), ([UNIT, 2 * UNIT], 3 * UNIT))
+        self.assertEqual(vmm_ipc.grow(buffer, (UNIT for _ in range(1))).sizes, [UNIT])
+        self.assertEqual(buffer.length, 4 * UNIT)
+        buffer.close()
+
+    def test_the_context_of_a_device_is_retained_once(self):
+        Device()
+        with replaced("_call", counting := Counting("cuDevicePrimaryCtxRetain")):
+            Device()
+            Device.by_uuid(Device().uuid)
+            vmm_ipc.allocate([UNIT]).close()
+        self.assertEqual(counting.calls, 0)
 
     def test_the_callers_context_stays_current(self):
         if _call("cuDeviceGetCount") < 2:
@@ -182,22 +273,16 @@ class Buffers(unittest.TestCase):
     def test_whatever_fails_in_the_importer_is_told(self):
         here, there = channels()
         buffer = vmm_ipc.allocate([UNIT])
-        before = len(os.listdir("/proc/self/fd"))
-        original = vmm_ipc._import
-
-        def broken(_fds):
-            raise vmm_ipc.CudaError("cuMemImport", _call_code())
-
-        vmm_ipc._import = broken
-        try:
-            sent, received = exchange(
-                lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
-            )
-        finally:
-            vmm_ipc._import = original
-        self.assertIsInstance(sent, vmm_ipc.RefusedError)
-        self.assertIsInstance(received, vmm_ipc.CudaError)
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        before = open_files()
+        for failure in (launch_failed(), MemoryError("no room"), ImportError("no bindings")):
+            for place in ("_import", "Buffer"):
+                with replaced(place, raising(failure)):
+                    sent, received = exchange(
+                        lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
+                    )
+                self.assertIsInstance(sent, vmm_ipc.RefusedError, (place, failure))
+                self.assertIs(received, failure)
+                self.assertEqual(open_files(), before)
         # Both are in step still.
         sent, received = exchange(
             lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
@@ -208,33 +293,61 @@ class Buffers(unittest.TestCase):
         here.close()
         there.close()
 
+    def test_one_that_is_interrupted_hangs_up(self):
+        buffer = vmm_ipc.allocate([UNIT])
+        exporter, importer = "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"
+        for place in (exporter, importer):
+            here, there = channels()
+            with replaced("_call", Failing(place, error=KeyboardInterrupt())):
+                results = exchange(
+                    lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
+                )
+            expected = [KeyboardInterrupt, EOFError]
+            self.assertEqual(
+                [type(one) for one in results], expected if place == exporter else expected[::-1]
+            )
+            here.close()
+            there.close()
+        buffer.close()
+
     def test_a_release_that_fails_goes_on_and_can_be_tried_again(self):
-        free = lambda: int(_call("cuMemGetInfo")[0])
-        with Device():
-            before = free()
-        for failing in ("cuCtxSynchronize", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree"):
+        before = free()
+        steps = ("cuCtxPushCurrent", "cuCtxSynchronize", "cuMemUnmap", "cuMemRelease")
+        for failing in (*steps, "cuMemAddressFree"):
             buffer = vmm_ipc.allocate([UNIT, UNIT])
-            original, calls = vmm_ipc._call, []
-
-            def call(name, *arguments):
-                if name == failing and not calls:
-                    calls.append(name)
-                    raise vmm_ipc.CudaError(name, _call_code())
-                return original(name, *arguments)
-
-            vmm_ipc._call = call
-            try:
+            with replaced("_call", Failing(failing)):
                 self.assertRaises(vmm_ipc.CudaError, buffer.close)
-            finally:
-                vmm_ipc._call = original
-            self.assertEqual(calls, [failing])
             buffer.close()
-            with Device():
-                self.assertEqual(free(), before, failing)
+            self.assertEqual(free(), before, failing)
 
+    def test_a_grow_that_fails_is_undone_and_said_also_where_undoing_fails(self):
+        for also in ((), ("cuMemUnmap",), ("cuMemRelease",), ("cuMemAddressFree",)):
+            before = free()
+            buffer = vmm_ipc.allocate([UNIT])
+            buffer.write(0, b"still there")
+            with replaced("_call", Failing("cuMemSetAccess", *also)):
+                with self.assertRaisesRegex(vmm_ipc.CudaError, "cuMemSetAccess"):
+                    vmm_ipc.grow(buffer, [UNIT])
+            self.assertEqual((buffer.length, buffer.sizes), (UNIT, [UNIT]))
+            self.assertEqual(buffer.read(0, 11), b"still there")
+            vmm_ipc.grow(buffer, [UNIT])
+            buffer.close()
+            if also != ("cuMemRelease",):  # which leaves nothing to try again with
+                self.assertEqual(free(), before, also)
 
-def _call_code():
-    return vmm_ipc._cuda().CUresult.CUDA_ERROR_LAUNCH_FAILED
+    def test_what_goes_during_a_capture_is_unmapped_with_the_next(self):
+        before = free()
+        let_go, closed = vmm_ipc.allocate([UNIT]), vmm_ipc.allocate([UNIT])
+        closed.write(0, b"still there")
+        with replaced("_call", counting := Counting("cuMemUnmap")), capture():
+            del let_go
+            gc.collect()
+            with self.assertRaisesRegex(vmm_ipc.CudaError, "CAPTURE"):
+                closed.close()
+        self.assertEqual(counting.calls, 0)
+        self.assertEqual(closed.read(0, 11), b"still there")
+        closed.close()
+        self.assertEqual(free(), before)
 
 
 if __name__ == "__main__":
