@@ -114,6 +114,13 @@ fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
         .cargo_metadata(false)
         .try_get_compiler()?;
     let compiler = compiler.path();
+    let unload = target.join("emulator/unload");
+    cmd!(
+        shell,
+        "{compiler} -Wall -Wextra -Werror -O1 -pthread -o {unload} tests/c/unload.c -ldl"
+    )
+    .run()?;
+    cmd!(shell, "{unload} {library}").run()?;
     for wheel in [headers::CUDA_12, headers::CUDA_13] {
         let include = wheel.fetch()?;
         let program = target.join(format!("emulator/export-{}", wheel.version()));
