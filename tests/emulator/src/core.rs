@@ -225,6 +225,12 @@ pub(crate) fn is_ready() -> bool {
     OWNER.load(Ordering::Acquire) == process()
 }
 
+/// Whether this is a child of the process that has initialised the driver.
+pub(crate) fn is_forked() -> bool {
+    let owner = OWNER.load(Ordering::Acquire);
+    owner != 0 && owner != process()
+}
+
 fn flags_ok(flags: c_uint) -> Result {
     if flags == 0 {
         Ok(())

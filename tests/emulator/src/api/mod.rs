@@ -12,7 +12,7 @@ pub(crate) mod stream;
 pub(crate) mod vmm;
 
 use crate::code::{Code, Result};
-use crate::core::{Locked, is_ready};
+use crate::core::{Locked, is_forked, is_ready};
 use crate::fault;
 use std::cell::Cell;
 
@@ -147,6 +147,11 @@ pub(crate) fn enter(function: &'static str, call: impl FnOnce(Locked) -> Result)
 
 /// The way of the calls that work before `cuInit` and after a fork.
 pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result) -> Code {
+    if is_forked() {
+        // Another thread may have held the lock of the counts when the process forked, and in the
+        // child nobody lets it go.
+        return Code::from_result(call());
+    }
     let result = fault::enter(function).and_then(|()| {
         if !function.ends_with("Async") {
             std::thread::sleep(fault::latency(function));
