@@ -22,6 +22,10 @@ pub(crate) struct Stream {
     /// When the last work queued on it will be done.
     finish: Option<Instant>,
     pub capture: Option<u64>,
+    /// The events that it waits for, as they were recorded when it was told to.
+    waits: Vec<(Instant, u64)>,
+    /// Destroyed, with work left that others may have to wait for.
+    gone: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +77,8 @@ impl Streams {
                 id: self.made,
                 finish: None,
                 capture: None,
+                waits: Vec::new(),
+                gone: false,
             },
         );
         stream
@@ -91,21 +97,35 @@ impl Streams {
     }
 
     pub fn get(&self, stream: u64) -> Result<&Stream> {
-        self.all.get(&stream).ok_or(Code::INVALID_HANDLE)
+        let known = self.all.get(&stream).filter(|known| !known.gone);
+        known.ok_or(Code::INVALID_HANDLE)
     }
 
     pub fn get_mut(&mut self, stream: u64) -> Result<&mut Stream> {
-        self.all.get_mut(&stream).ok_or(Code::INVALID_HANDLE)
+        let known = self.all.get_mut(&stream).filter(|known| !known.gone);
+        known.ok_or(Code::INVALID_HANDLE)
     }
 
     /// Work already queued goes on.
     pub fn destroy(&mut self, stream: u64) -> Result {
         match self.get(stream)?.kind {
             Kind::Blocking | Kind::NonBlocking => {
-                self.all.remove(&stream);
+                let left = self.get_mut(stream)?;
+                left.gone = true;
+                left.capture = None;
+                self.bury(stream);
                 Ok(())
             }
             Kind::Legacy | Kind::PerThread(_) => Err(Code::INVALID_HANDLE),
+        }
+    }
+
+    /// Forgets a destroyed stream once its work is done.
+    fn bury(&mut self, stream: u64) {
+        if self.all.get(&stream).is_some_and(|known| known.gone)
+            && !self.queue.values().any(|queued| queued.stream == stream)
+        {
+            self.all.remove(&stream);
         }
     }
 
@@ -113,9 +133,8 @@ impl Streams {
     pub fn drop_context(&mut self, context: u64) {
         self.all.retain(|_, stream| stream.context != context);
         self.events.retain(|_, event| event.context != context);
-        let all = &self.all;
         self.queue
-            .retain(|_, queued| all.contains_key(&queued.stream));
+            .retain(|_, queued| queued.work.context != context);
     }
 
     pub fn create_event(&mut self, context: u64, flags: c_uint) -> u64 {
@@ -155,7 +174,17 @@ impl Streams {
 
     pub fn wait_event(&mut self, stream: u64, event: u64) -> Result {
         let event = *self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
+        let pending = event
+            .recorded
+            .filter(|recorded| self.pending_before(*recorded).is_some());
+        let earlier = std::mem::take(&mut self.get_mut(stream)?.waits);
+        let waits = earlier
+            .into_iter()
+            .filter(|recorded| self.pending_before(*recorded).is_some())
+            .chain(pending)
+            .collect();
         let stream = self.get_mut(stream)?;
+        stream.waits = waits;
         if let Some((time, _)) = event.recorded {
             stream.finish = Some(stream.finish.map_or(time, |finish| finish.max(time)));
         }
@@ -195,12 +224,19 @@ impl Streams {
     /// When the work that the stream waits for is done; `None` when nothing is left of it.
     pub fn pending(&self, stream: u64) -> Result<Option<Instant>> {
         let awaited = self.awaited_by(stream)?;
-        Ok(self
+        let queued = self
             .queue
             .iter()
             .filter(|(_, queued)| awaited.contains(&queued.stream))
             .map(|(key, _)| key.0)
-            .next_back())
+            .next_back();
+        let events = self
+            .all
+            .iter()
+            .filter(|(id, _)| awaited.contains(id))
+            .flat_map(|(_, stream)| &stream.waits)
+            .filter_map(|recorded| self.pending_before(*recorded));
+        Ok(events.chain(queued).max())
     }
 
     /// The same for a whole context.
@@ -226,7 +262,9 @@ impl Streams {
         if self.held || self.queue.first_key_value()?.0.0 > now {
             return None;
         }
-        self.queue.pop_first().map(|(_, queued)| queued.work)
+        let (_, queued) = self.queue.pop_first()?;
+        self.bury(queued.stream);
+        Some(queued.work)
     }
 
     pub fn queued(&self) -> impl Iterator<Item = &Work> {
@@ -246,7 +284,8 @@ impl Streams {
         let made = self
             .all
             .values()
-            .filter(|stream| matches!(stream.kind, Kind::Blocking | Kind::NonBlocking));
+            .filter(|stream| matches!(stream.kind, Kind::Blocking | Kind::NonBlocking))
+            .filter(|stream| !stream.gone);
         (made.count(), self.events.len())
     }
 }
