@@ -718,7 +718,7 @@ def _next_handles(channel, offer, first, arrived, until):
     if kind == RETIRED and values[0] == offer.id:
         return None
     expected = kind == HANDLES and values[:2] == (offer.id, first + arrived)
-    if not expected or arrived + len(fds) > len(offer.sizes):
+    if not expected or not fds or arrived + len(fds) > len(offer.sizes):
         for fd in fds:
             os.close(fd)
         channel._fail("not the handles that come next")
