@@ -206,7 +206,7 @@ pub(crate) fn initialise(flags: c_uint) -> Result {
     }
     flags_ok(flags)?;
     if let Err(sentence) = config() {
-        eprintln!("vmm-emulator: {sentence}");
+        crate::count::say(format_args!("vmm-emulator: {sentence}\n"));
         return Err(Code::INVALID_VALUE);
     }
     let core = Locked::new();

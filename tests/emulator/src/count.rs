@@ -2,6 +2,7 @@
 
 use crate::core::Locked;
 use std::fmt;
+use std::io::Write as _;
 
 /// Everything that a process can leave behind. Compare two of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,6 +68,11 @@ pub(crate) fn misuse() -> Misuse {
     Locked::new().misuse.clone()
 }
 
+/// Writes on standard error, where that can be: `eprint!` would panic, here under functions of C.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_fmt(text);
+}
+
 /// Prints the report on standard error when the process exits.
 pub(crate) fn report_at_exit() {
     unsafe extern "C" {
@@ -76,11 +82,11 @@ pub(crate) fn report_at_exit() {
     extern "C" fn report() {
         // A forked child that exits has nothing of its own to report.
         if crate::core::is_ready() {
-            eprint!("{}{}", snapshot(), misuse());
+            say(format_args!("{}{}", snapshot(), misuse()));
         }
     }
     if atexit(report) != 0 {
-        eprintln!("vmm-emulator: no report at exit");
+        say(format_args!("vmm-emulator: no report at exit\n"));
     }
 }
 

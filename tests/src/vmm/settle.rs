@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use vmm::sys::{CUgraph, CUstreamCaptureMode};
+use vmm::sys::{CUgraph, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use vmm::{Buffer, ErrorKind, Stream};
 
 use super::{exact, expect_pattern, write_pattern};
@@ -22,6 +22,7 @@ pub const CASES: &[Case] = cases![
     streams_that_are_over_do_not_collect_in_a_buffer: emulator_only(),
     streams_that_two_buffers_know_do_not_collect_either: emulator_only(),
     a_stream_that_still_works_is_kept: emulator_only(),
+    a_stream_that_went_in_a_capture_is_left_alone,
     a_foreign_stream_is_left_alone_once_nothing_is_mapped: emulator_only(),
 ];
 
@@ -214,6 +215,59 @@ fn streams_that_two_buffers_know_do_not_collect_either(context: &Context) -> Res
     assert!(live().streams - before < 100, "{:?}", live());
     drop((buffer, other));
     assert_eq!(live().streams, before);
+    Ok(())
+}
+
+/// It joined the capture of another by an event, and the capture goes on without it.
+fn a_stream_that_went_in_a_capture_is_left_alone(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let device = context.device()?;
+    let sys = context.driver()?.sys();
+    let buffer = allocator.allocate(granularity)?;
+    let (origin, joined) = (Stream::new(&device)?, Stream::new(&device)?);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let (mut event, mut primary) = (null_mut(), null_mut());
+    // SAFETY: the streams live; the event is destroyed below, and so is the graph. The context is
+    // given back and taken off again.
+    unsafe {
+        sys.cuDevicePrimaryCtxRetain(&mut primary, device.ordinal() as i32)?;
+        sys.cuCtxPushCurrent(primary)?;
+        sys.cuEventCreate(&mut event, 2)?;
+        sys.cuStreamBeginCapture(origin.as_raw(), mode)?;
+        sys.cuEventRecord(event, origin.as_raw())?;
+        sys.cuStreamWaitEvent(joined.as_raw(), event, 0)?;
+    }
+    buffer.fill_on(&joined, 0, 64, 1)?;
+    // SAFETY: as above.
+    unsafe {
+        sys.cuEventRecord(event, joined.as_raw())?;
+        sys.cuStreamWaitEvent(origin.as_raw(), event, 0)?;
+    }
+    drop(joined);
+    // So many that the list of streams is looked through.
+    for _ in 0..40 {
+        buffer.fill_on(&Stream::new(&device)?, 0, 64, 2)?;
+    }
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: a pointer to a value of the right type, and a stream that lives.
+    unsafe { sys.cuStreamIsCapturing(origin.as_raw(), &mut status) }?;
+    let active = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    assert_eq!(status, active, "the capture is broken");
+    let mut graph: CUgraph = null_mut();
+    // SAFETY: as above.
+    unsafe {
+        // The emulator takes any stream that joined for one that did not come back.
+        match sys.cuStreamEndCapture(origin.as_raw(), &mut graph) {
+            Ok(()) => sys.cuGraphDestroy(graph)?,
+            Err(error) => assert_eq!(
+                error.code(),
+                Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+            ),
+        }
+        sys.cuEventDestroy(event)?;
+        sys.cuCtxPopCurrent(&mut primary)?;
+        sys.cuDevicePrimaryCtxRelease(device.ordinal() as i32)?;
+    }
     Ok(())
 }
 
