@@ -81,15 +81,6 @@
     clippy::panic,
     clippy::indexing_slicing
 )]
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing
-    )
-)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
