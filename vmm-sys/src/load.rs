@@ -254,11 +254,6 @@ impl Driver {
 /// The driver of the system, wherever the loader finds it.
 const SYSTEM: &str = "libcuda.so.1";
 
-/// Whether somebody named the library that was not found.
-fn is_named(paths: &[PathBuf]) -> bool {
-    paths.iter().any(|path| path.as_os_str() != SYSTEM)
-}
-
 /// How a driver is asked for its symbols: the newer the better.
 #[derive(Clone, Copy)]
 enum Source {
@@ -443,6 +438,20 @@ pub enum LoadErrorKind {
     },
 }
 
+impl LoadErrorKind {
+    /// Whether the system has no driver. A library that is there and does not work, or that somebody
+    /// named and is not there, is something else: a program that goes on without a GPU should not
+    /// pass it over.
+    pub fn is_driver_absent(&self) -> bool {
+        match self {
+            LoadErrorKind::LibraryNotFound { paths } => {
+                paths.iter().all(|path| path.as_os_str() == SYSTEM)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl LoadError {
     fn stub() -> Self {
         LoadError {
@@ -496,13 +505,12 @@ impl fmt::Display for LoadError {
             write!(f, " ({detail})")?;
         }
         match &self.kind {
-            LoadErrorKind::LibraryNotFound { paths } if is_named(paths) => f
-                .write_str(
-                    "; name another library (VMM_LIBCUDA), or none for the driver of the system",
-                ),
-            LoadErrorKind::LibraryNotFound { .. } => f.write_str(
+            kind if kind.is_driver_absent() => f.write_str(
                 "; install NVIDIA's driver, start the container with the GPU (`--gpus all`), or name \
                  the library with VMM_LIBCUDA",
+            ),
+            LoadErrorKind::LibraryNotFound { .. } => f.write_str(
+                "; name another library (VMM_LIBCUDA), or none for the driver of the system",
             ),
             LoadErrorKind::NotADriver { .. } => {
                 f.write_str("; name the driver's libcuda.so.1, or unset VMM_LIBCUDA")

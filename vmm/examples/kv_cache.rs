@@ -5,7 +5,6 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use vmm::sys::LoadErrorKind;
 use vmm::{Allocator, Buffer, ChunkPolicy, Driver};
 
 /// One token's keys and values, in bytes: what a cache grows by.
@@ -133,13 +132,9 @@ impl Options {
         match self.driver.as_str() {
             "emulator" => emulator(),
             "cuda" => Ok(Driver::load()?),
-            // A driver that does not work, or was asked for by name, is not passed over.
             _ => match vmm::sys::Driver::load() {
                 Ok(driver) => Ok(Driver::new(driver)?),
-                Err(error)
-                    if matches!(error.kind(), LoadErrorKind::LibraryNotFound { .. })
-                        && std::env::var_os("VMM_LIBCUDA").is_none() =>
-                {
+                Err(error) if error.kind().is_driver_absent() => {
                     eprintln!("no GPU is used ({error})");
                     emulator()
                 }

@@ -7,7 +7,6 @@ use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
-use vmm::sys::{LoadError, LoadErrorKind};
 use vmm::{Allocator, Buffer, ChunkPolicy, Device, Driver, HandleTypes};
 use vmm_ipc::Listener;
 
@@ -54,7 +53,7 @@ impl Choice {
                         format!("{error}; `--driver emulator` needs no GPU").into()
                     })
                 }
-                Err(error) if is_absent(&error) => {
+                Err(error) if error.kind().is_driver_absent() => {
                     eprintln!("no GPU is used ({error})");
                     *self = Choice::Emulator;
                     self.open()
@@ -70,12 +69,6 @@ impl Choice {
             Choice::Path(path) => Ok(unsafe { Driver::load_from(&*path) }?),
         }
     }
-}
-
-/// Whether there is no driver. One that does not work, or was asked for by name, is not passed over.
-fn is_absent(error: &LoadError) -> bool {
-    let named = std::env::var_os("VMM_LIBCUDA").is_some_and(|path| !path.is_empty());
-    !named && matches!(error.kind(), LoadErrorKind::LibraryNotFound { .. })
 }
 
 impl fmt::Display for Choice {

@@ -86,12 +86,12 @@ fn symbols(sys: &sys::Driver) -> Finding {
 
 fn load_advice(kind: &LoadErrorKind) -> &'static str {
     match kind {
-        LoadErrorKind::LibraryNotFound { .. } if std::env::var_os("VMM_LIBCUDA").is_some() => {
-            "look at the path that --driver or VMM_LIBCUDA names, or leave it out"
-        }
-        LoadErrorKind::LibraryNotFound { .. } => {
+        kind if kind.is_driver_absent() => {
             "install NVIDIA's driver; in a container start it with the GPU (`--gpus all`); under \
              WSL2 add /usr/lib/wsl/lib to LD_LIBRARY_PATH"
+        }
+        LoadErrorKind::LibraryNotFound { .. } => {
+            "look at the path that --driver or VMM_LIBCUDA names, or leave it out"
         }
         LoadErrorKind::Stub => {
             "the toolkit's stub came before the driver: take its folder off LD_LIBRARY_PATH"
