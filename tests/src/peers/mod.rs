@@ -130,14 +130,19 @@ fn another_device_is_refused_what_it_was_not_given(context: &Context) -> Result<
     Ok(())
 }
 
-fn without_peer_access_the_option_is_refused_before_anything_is_mapped(
-    context: &Context,
-) -> Result<(), Failure> {
+/// Two devices without peer access between them.
+fn strangers(context: &Context) -> Result<(Device, Device), Failure> {
     vmm_emulator::Config::new()
         .devices(2)
         .peers(vmm_emulator::Peers::None)
         .install()?;
-    let (owner, peer) = (device(context, 0)?, device(context, 1)?);
+    Ok((device(context, 0)?, device(context, 1)?))
+}
+
+fn without_peer_access_the_option_is_refused_before_anything_is_mapped(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (owner, peer) = strangers(context)?;
     let build = || {
         Allocator::builder(&owner)
             .peer(&peer, Access::ReadWrite)
@@ -161,11 +166,7 @@ fn without_peer_access_the_option_is_refused_before_anything_is_mapped(
 fn without_peer_access_given_memory_is_refused_before_anything_is_mapped(
     context: &Context,
 ) -> Result<(), Failure> {
-    vmm_emulator::Config::new()
-        .devices(2)
-        .peers(vmm_emulator::Peers::None)
-        .install()?;
-    let (here, far) = (device(context, 0)?, device(context, 1)?);
+    let (here, far) = strangers(context)?;
     let own = Allocator::builder(&here).build()?;
     let other = Allocator::builder(&far).build()?;
     let size = own.granularity();

@@ -6,6 +6,7 @@
 mod allocator;
 mod bounds;
 mod closing;
+mod devices;
 mod dlpack;
 mod grow;
 mod lifetime;
@@ -28,6 +29,7 @@ pub fn cases() -> Vec<Case> {
         allocator::CASES,
         bounds::CASES,
         closing::CASES,
+        devices::CASES,
         dlpack::CASES,
         grow::CASES,
         lifetime::CASES,
