@@ -382,10 +382,21 @@ impl Allocation {
     #[doc(alias = "cuMemRelease")]
     pub fn close(self) -> Result<()> {
         self.0.driver.check()?;
+        self.let_go()
+    }
+
+    /// As [`Allocation::close`], by whoever knows which process this is.
+    pub(crate) fn let_go(self) -> Result<()> {
         match Arc::into_inner(self.0) {
             Some(mut physical) => physical.release(),
             None => Ok(()),
         }
+    }
+
+    /// Whether both are memory of one kind: of one device, or of one place of the host.
+    pub(crate) fn lies_with(&self, other: &Allocation) -> bool {
+        let (a, b) = (&self.0, &other.0);
+        a.location == b.location && a.device == b.device && a.driver.is_same(&b.driver)
     }
 
     pub(crate) fn map_at(&self, address: u64) -> raw::Call<()> {

@@ -225,8 +225,11 @@ impl Buffer {
         };
         // Where nothing is mapped nothing can have been done. As in `note`, a forked child takes no lock.
         if self.tail.is_some() && self.kind.device.driver().in_own_process() && used() {
-            let earlier = self.earlier.take();
-            let earlier = earlier.map_or_else(Order::default, |order| order.fork());
+            // Aliases may share the list.
+            let earlier = self
+                .earlier
+                .take()
+                .map_or_else(Order::default, Arc::unwrap_or_clone);
             earlier.note(before.clone());
             self.earlier = Some(Arc::new(earlier));
             self.note(before);

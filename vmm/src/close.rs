@@ -95,7 +95,7 @@ fn release_places(places: Vec<Place>, failed: &mut Vec<Error>) -> Vec<Reservatio
     {
         keep_range(&mut ranges, &claim);
         drop(claim);
-        failed.extend(allocation.close().err());
+        failed.extend(allocation.let_go().err());
     }
     ranges
 }

@@ -85,7 +85,7 @@ impl Buffer {
         offset: usize,
         to: &mut [T],
     ) -> Result<()> {
-        self.check_aligned::<T>(offset)?;
+        check_aligned::<T>(offset, || offset.to_string())?;
         self.read(offset, bytemuck::cast_slice_mut(to))
     }
 
@@ -96,7 +96,7 @@ impl Buffer {
     /// As [`Buffer::write`]; [`ErrorKind::InvalidArgument`] where `offset` is not aligned for the
     /// type.
     pub fn write_values<T: NoUninit>(&self, offset: usize, from: &[T]) -> Result<()> {
-        self.check_aligned::<T>(offset)?;
+        check_aligned::<T>(offset, || offset.to_string())?;
         self.write(offset, bytemuck::cast_slice(from))
     }
 
@@ -279,22 +279,18 @@ impl Buffer {
             _ => error,
         }
     }
+}
 
-    fn check_aligned<T>(&self, offset: usize) -> Result<()> {
-        if offset.is_multiple_of(align_of::<T>()) {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            format!(
-                "touching values of {} at offset {offset}",
-                std::any::type_name::<T>()
-            ),
-            format!(
-                "the offset is not a multiple of their alignment, {} bytes",
-                align_of::<T>()
-            ),
-        ))
+/// That `offset` of a buffer is aligned for a type; `place` says it as the caller did.
+pub(crate) fn check_aligned<T>(offset: usize, place: impl FnOnce() -> String) -> Result<()> {
+    if offset.is_multiple_of(align_of::<T>()) {
+        return Ok(());
     }
+    let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
+    Err(Error::invalid(
+        format!("touching values of {name} at offset {}", place()),
+        format!("that is not a multiple of their alignment, {align} bytes"),
+    ))
 }
 
 /// What a release has to wait for after work was submitted. It is noted after the call: the buffers

@@ -169,15 +169,35 @@ impl Buffer {
             same.len = new_len;
             return Ok(same);
         }
-        for chunk in &allocations {
-            self.kind
-                .device
-                .driver()
-                .check_same(chunk.driver(), attempt)?;
-        }
-        check_reach(&allocations, access, attempt)?;
+        self.check_reach(&allocations, access, attempt)?;
         let target = self.target(total)?;
         self.put(target, allocations, access, new_len)
+    }
+
+    /// That the memory is of this driver, and that every device which is to have access can reach it,
+    /// before anything is mapped.
+    fn check_reach(
+        &self,
+        allocations: &[Allocation],
+        access: &AccessSet,
+        attempt: impl Fn() -> String,
+    ) -> Result<()> {
+        for alike in allocations.chunk_by(Allocation::lies_with) {
+            let Some(chunk) = alike.first() else { continue };
+            let holder = chunk.device();
+            let driver = self.kind.device.driver();
+            driver.check_same(holder.driver(), &attempt)?;
+            if chunk.location().is_host() {
+                continue;
+            }
+            for device in access.devices() {
+                if !device.can_access(&holder)? {
+                    let reason = device.cannot_reach(&holder);
+                    return Err(Error::new(ErrorKind::NotSupported, attempt(), reason));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where `bytes` more can be mapped: right behind, else somewhere else with all the rest.
@@ -309,29 +329,6 @@ enum Target {
     Behind(Claim),
     /// For the whole buffer, at another place.
     Elsewhere(Claim),
-}
-
-/// That every device which is to have access can reach the memory, before anything is mapped.
-fn check_reach(
-    allocations: &[Allocation],
-    access: &AccessSet,
-    attempt: impl Fn() -> String,
-) -> Result<()> {
-    for alike in
-        allocations.chunk_by(|a, b| a.device() == b.device() && a.location() == b.location())
-    {
-        let Some(chunk) = alike.first().filter(|chunk| !chunk.location().is_host()) else {
-            continue;
-        };
-        let holder = chunk.device();
-        for device in access.devices() {
-            if !device.can_access(&holder)? {
-                let reason = device.cannot_reach(&holder);
-                return Err(Error::new(ErrorKind::NotSupported, attempt(), reason));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Map chunks one after the other from the start of `claim`. All or nothing.

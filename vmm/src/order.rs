@@ -55,7 +55,7 @@ impl After {
 #[derive(Debug, Default)]
 pub(crate) struct Order(Mutex<Pending>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Pending {
     /// Counts the notes, so that what is noted again during a wait is not taken for waited.
     clock: u64,
@@ -66,6 +66,14 @@ struct Pending {
 
 /// Looking through fewer is not worth it.
 const FEW: usize = 16;
+
+impl Clone for Order {
+    /// A list of its own with the same notes.
+    fn clone(&self) -> Order {
+        let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Order(Mutex::new(pending.clone()))
+    }
+}
 
 impl Order {
     pub(crate) fn note(&self, mut after: After) {
@@ -95,16 +103,6 @@ impl Order {
     pub(crate) fn has(&self, after: &After) -> bool {
         let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.list.iter().any(|(known, _)| known.is(after))
-    }
-
-    /// A list of its own with the same notes.
-    pub(crate) fn fork(&self) -> Order {
-        let pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Order(Mutex::new(Pending {
-            clock: pending.clock,
-            list: pending.list.clone(),
-            limit: pending.limit,
-        }))
     }
 
     /// Forget streams that nobody has any more and that have nothing left to do, so that a buffer

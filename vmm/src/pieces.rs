@@ -4,7 +4,6 @@
 //! bound between memory of the host and of a device, and refuses to set bytes over the bound before a
 //! chunk of host memory. So a call is cut at these, and where the device changes.
 
-use crate::allocation::Allocation;
 use crate::buffer::Buffer;
 use crate::chain;
 
@@ -23,7 +22,7 @@ impl Buffer {
             }
             let before = link.prev().and_then(|prev| prev.mapping().allocation());
             let alike = match (before, link.mapping().allocation()) {
-                (Some(before), Some(here)) => is_one_device(before) && is_alike(before, here),
+                (Some(before), Some(here)) => !here.location().is_host() && here.lies_with(before),
                 _ => false,
             };
             if start < offset + len && !alike {
@@ -33,14 +32,6 @@ impl Buffer {
         cuts.reverse();
         cuts
     }
-}
-
-fn is_one_device(memory: &Allocation) -> bool {
-    !memory.location().is_host()
-}
-
-fn is_alike(a: &Allocation, b: &Allocation) -> bool {
-    a.location() == b.location() && a.device() == b.device()
 }
 
 /// The pieces of `len` bytes between cuts, as start and length.

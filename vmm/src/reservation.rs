@@ -51,7 +51,7 @@ impl Reservation {
     /// Reserve `size` bytes for what is mapped here to be mapped again: what was noted so far is noted
     /// there, too.
     pub(crate) fn elsewhere(&self, size: usize, alignment: usize) -> Result<Self> {
-        let order = Arc::new(self.0.order.fork());
+        let order = Arc::new(Order::clone(&self.0.order));
         Self::with_order(&self.0.driver, size, alignment, 0, order)
     }
 

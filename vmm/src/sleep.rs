@@ -197,7 +197,7 @@ impl Buffer {
         };
         let beds = parts.into_iter().zip(blueprints).map(|(part, blueprint)| {
             // The chunk is unmapped: a handle that the driver will not release cannot be mapped again.
-            if let Err(error) = part.allocation.close() {
+            if let Err(error) = part.allocation.let_go() {
                 driver.report(error);
             }
             Bed {

@@ -7,7 +7,8 @@ use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::buffer::{Buffer, resolve};
 use crate::close::CloseError;
-use crate::error::{Error, Result};
+use crate::copy::check_aligned;
+use crate::error::Result;
 use crate::stream::Stream;
 
 /// A range of a buffer's bytes. It owns a share of the buffer's memory, so it can outlive the buffer
@@ -159,21 +160,9 @@ impl Slice {
 
     /// It is the buffer's offset that has to be aligned: addresses of buffers are.
     fn check_aligned<T>(&self, offset: usize) -> Result<()> {
-        if self
-            .offset
-            .wrapping_add(offset)
-            .is_multiple_of(align_of::<T>())
-        {
-            return Ok(());
-        }
-        let (name, align) = (std::any::type_name::<T>(), align_of::<T>());
-        Err(Error::invalid(
-            format!(
-                "touching values of {name} at offset {offset} of a part that begins at {}",
-                self.offset
-            ),
-            format!("that is no multiple of their alignment, {align} bytes"),
-        ))
+        check_aligned::<T>(self.offset.wrapping_add(offset), || {
+            format!("{offset} of a part that begins at {}", self.offset)
+        })
     }
 
     /// An offset of this part as one of the buffer.

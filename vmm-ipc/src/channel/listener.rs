@@ -144,11 +144,6 @@ impl Listener {
             match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 // One that is gone already is as if it had not come.
                 Ok(socket) => match Channel::from_fd(socket, self.policy) {
-                    Err(error)
-                        if error.kind() == ErrorKind::Hangup && deadline.left().is_some() =>
-                    {
-                        continue;
-                    }
                     Err(error) if error.kind() == ErrorKind::Hangup => {}
                     result => return result,
                 },
