@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: the checks that need no GPU, each with the seconds it took.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use lexopt::Parser;
@@ -140,23 +141,27 @@ fn features(sh: &Shell) -> Result {
 
 /// The published crates, packed and built from what was packed, in a copy of the workspace: there
 /// they may be published, in a version that no registry has, so that each builds on the others as
-/// they were packed and not on a namesake.
+/// they were packed and not on a namesake. Cargo keeps what it has unpacked once, so other contents
+/// are another version.
 fn package(sh: &Shell) -> Result {
     let copy = root().join("target/package-check");
     sh.remove_path(&copy)?;
     let files = cmd!(sh, "git ls-files --cached --others --exclude-standard").read()?;
+    let mut contents = DefaultHasher::new();
     for file in files.lines() {
         let (from, to) = (root().join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
             std::fs::create_dir_all(folder)?;
-            std::fs::copy(from, to)?;
+            std::fs::copy(&from, to)?;
+            (file, std::fs::read(from)?).hash(&mut contents);
         }
     }
     let manifest = sh.read_file("Cargo.toml")?;
+    let version = format!("0.1.{}", contents.finish());
     let changed = manifest
         .replace("publish = false", "publish = true")
-        .replace("version = \"0.1.0\"", "version = \"0.1.999\"");
-    if changed.matches("0.1.999").count() < 4 || !changed.contains("publish = true") {
+        .replace("version = \"0.1.0\"", &format!("version = \"{version}\""));
+    if changed.matches(&version).count() < 4 || !changed.contains("publish = true") {
         return Err("Cargo.toml does not have the versions that this check replaces".into());
     }
     sh.write_file(copy.join("Cargo.toml"), changed)?;
