@@ -1,8 +1,25 @@
 //! What machine the emulator pretends to be: a builder, and the same from the environment.
 
 use crate::code::Code;
+use crate::symbols::is_known;
+use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::time::Duration;
+
+/// A machine has no more.
+const MOST_DEVICES: usize = 64;
+/// Beyond it a point in time could not be told.
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Calls that are to fail from the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfiguredFailure {
+    pub function: String,
+    pub nth: u64,
+    /// This call alone, not every one after it.
+    pub once: bool,
+    pub code: Code,
+}
 
 /// One emulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +84,7 @@ pub struct Config {
     pub(crate) host_touch: bool,
     pub(crate) report: bool,
     pub(crate) latencies: Vec<(String, Duration)>,
-    pub(crate) failures: Vec<(String, u64, Code)>,
+    pub(crate) failures: Vec<ConfiguredFailure>,
 }
 
 impl Default for Config {
@@ -94,9 +111,12 @@ impl Config {
         }
     }
 
-    /// As many devices, each with a UUID and a name of its own.
+    /// As many devices, 64 at most, each with a UUID and a name of its own.
     pub fn devices(mut self, count: usize) -> Self {
-        self.devices = (0..count).map(DeviceConfig::new).collect();
+        // One too many is enough to be refused by.
+        self.devices = (0..count.min(MOST_DEVICES + 1))
+            .map(DeviceConfig::new)
+            .collect();
         self
     }
 
@@ -168,13 +188,34 @@ impl Config {
         self
     }
 
-    /// How long a function takes. For one that only queues work on a stream it is the work that
-    /// takes so long.
+    /// How long a function takes, at most a day. For one that only queues work on a stream it is
+    /// the work that takes so long.
     pub fn latency(mut self, function: &str, latency: Duration) -> Self {
         self.latencies.push((function.to_owned(), latency));
         self
     }
 
+    /// The `nth` call of a function, counted from 1, answers `code` and does nothing.
+    pub fn fail_nth(self, function: &str, nth: u64, code: Code) -> Self {
+        self.fail(function, nth, true, code)
+    }
+
+    /// The `nth` call of a function and every one after it answer `code` and do nothing.
+    pub fn fail_from(self, function: &str, nth: u64, code: Code) -> Self {
+        self.fail(function, nth, false, code)
+    }
+
+    fn fail(mut self, function: &str, nth: u64, once: bool, code: Code) -> Self {
+        self.failures.push(ConfiguredFailure {
+            function: function.to_owned(),
+            nth,
+            once,
+            code,
+        });
+        self
+    }
+
+    /// What makes no sense would change nothing, or something else, and nobody would know.
     pub(crate) fn check(&self) -> Result<(), String> {
         let page = rustix::param::page_size() as u64;
         if !self.granularity.is_power_of_two() || !self.granularity.is_multiple_of(page) {
@@ -188,6 +229,48 @@ impl Config {
                 "driver version {} is below 10020",
                 self.driver_version
             ));
+        }
+        self.check_devices()?;
+        self.check_calls()
+    }
+
+    fn check_devices(&self) -> Result<(), String> {
+        if self.devices.len() > MOST_DEVICES {
+            return Err(format!("more than {MOST_DEVICES} devices"));
+        }
+        let uuids: BTreeSet<_> = self.devices.iter().map(|device| device.uuid).collect();
+        if uuids.len() < self.devices.len() {
+            return Err("two devices have one UUID".to_owned());
+        }
+        let there = 0..self.devices.len();
+        match &self.peers {
+            Peers::All | Peers::None => Ok(()),
+            Peers::Pairs(pairs) => pairs.iter().try_for_each(|(from, to)| {
+                match there.contains(from) && there.contains(to) {
+                    true => Ok(()),
+                    false => Err(format!("peers {from}>{to}: there is no such device")),
+                }
+            }),
+        }
+    }
+
+    fn check_calls(&self) -> Result<(), String> {
+        let latencies = self.latencies.iter().map(|(function, _)| function);
+        let failures = self.failures.iter().map(|failure| &failure.function);
+        if let Some(function) = latencies.chain(failures).find(|name| !is_known(name)) {
+            return Err(format!("{function} is no function of the driver"));
+        }
+        if let Some((function, latency)) = self.latencies.iter().find(|entry| entry.1 > LONGEST) {
+            return Err(format!("{function}: {latency:?} is longer than a day"));
+        }
+        for failure in &self.failures {
+            let function = &failure.function;
+            if failure.nth == 0 {
+                return Err(format!("{function}: calls are counted from 1"));
+            }
+            if failure.code == Code::SUCCESS {
+                return Err(format!("{function}: 0 is no failure"));
+            }
         }
         Ok(())
     }

@@ -52,12 +52,6 @@ pub(crate) struct Core {
 
 impl Core {
     fn new(config: Config) -> Self {
-        for (function, latency) in &config.latencies {
-            fault::set_latency(function, *latency);
-        }
-        for (function, nth, code) in &config.failures {
-            fault::fail(fault::Calls::Of(function), *nth, true, *code).keep();
-        }
         let mut space = Space::default();
         space.host_touch = config.host_touch;
         Self {
@@ -185,12 +179,23 @@ impl DerefMut for Locked {
 
 /// Fixes the configuration; `false` when the emulator was used or configured before.
 pub(crate) fn install(config: Config) -> bool {
-    CONFIG.set(Ok(config)).is_ok()
+    let mut taken = false;
+    let _ = CONFIG.get_or_init(|| {
+        taken = true;
+        fault::configure(&config);
+        Ok(config)
+    });
+    taken
 }
 
 /// The configuration in force; the environment's when nobody installed one.
 pub(crate) fn config() -> &'static std::result::Result<Config, String> {
-    CONFIG.get_or_init(|| Config::from_env().and_then(|config| config.check().map(|()| config)))
+    CONFIG.get_or_init(|| {
+        let config = Config::from_env()?;
+        config.check()?;
+        fault::configure(&config);
+        Ok(config)
+    })
 }
 
 /// What `cuInit` does.

@@ -77,7 +77,7 @@ impl Emulator {
     }
 
     /// How long a function takes; for one that only queues work on a stream, how long the work
-    /// takes. Zero ends it.
+    /// takes: a day at most. Zero ends it.
     pub fn latency(self, function: &str, latency: Duration) {
         fault::set_latency(function, latency);
     }

@@ -1,7 +1,7 @@
 //! `VMM_EMULATOR_*`: the configuration of the shared object.
 
 use crate::code::Code;
-use crate::config::{Config, DeviceConfig, Fabric, Peers};
+use crate::config::{Config, ConfiguredFailure, DeviceConfig, Fabric, Peers};
 use crate::symbols::is_known;
 use std::ffi::c_int;
 use std::time::Duration;
@@ -44,12 +44,16 @@ impl Config {
                 });
         }
         if let Some(uuids) = read("UUIDS", "one GPU-… per device", |text| list(text, uuid))? {
-            set(&mut config, uuids, |device, uuid| device.uuid = uuid);
+            set(&mut config, "UUIDS", uuids, |device, uuid| {
+                device.uuid = uuid
+            })?;
         }
         if let Some(names) = read("NAMES", "names separated by commas", |text| {
-            list(text, |name| Some(name.to_owned()))
+            list(text, |name| (!name.is_empty()).then(|| name.to_owned()))
         })? {
-            set(&mut config, names, |device, name| device.name = name);
+            set(&mut config, "NAMES", names, |device, name| {
+                device.name = name
+            })?;
         }
         if let Some(latencies) = read(
             "LATENCY",
@@ -60,7 +64,7 @@ impl Config {
         }
         if let Some(failures) = read(
             "FAIL",
-            "a function of the driver, nth call, code, such as cuMemMap:3:2,",
+            "function of the driver, nth call, code, such as cuMemMap:3:2 or, with all after, cuMemMap:3+:2,",
             |text| list(text, failure),
         )? {
             config.failures = failures;
@@ -114,10 +118,22 @@ fn read<T>(
     }
 }
 
-fn set<T>(config: &mut Config, values: Vec<T>, change: impl Fn(&mut DeviceConfig, T)) {
+fn set<T>(
+    config: &mut Config,
+    name: &str,
+    values: Vec<T>,
+    change: impl Fn(&mut DeviceConfig, T),
+) -> Result<(), String> {
+    let (given, devices) = (values.len(), config.devices.len());
+    if given != devices {
+        return Err(format!(
+            "VMM_EMULATOR_{name}: one per device expected; {given} given, {devices} devices"
+        ));
+    }
     for (device, value) in config.devices.iter_mut().zip(values) {
         change(device, value);
     }
+    Ok(())
 }
 
 fn list<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
@@ -193,15 +209,16 @@ fn latency(text: &str) -> Option<(String, Duration)> {
     Some((function.to_owned(), latency))
 }
 
-fn failure(text: &str) -> Option<(String, u64, Code)> {
-    let mut parts = text.split(':');
-    let (function, nth, code) = (parts.next()?, parts.next()?, parts.next()?);
+fn failure(text: &str) -> Option<ConfiguredFailure> {
+    let (function, rest) = text.split_once(':')?;
+    let (nth, code) = rest.split_once(':')?;
     is_known(function).then_some(())?;
-    Some((
-        function.to_owned(),
-        nth.parse().ok()?,
-        Code(code.parse().ok()?),
-    ))
+    Some(ConfiguredFailure {
+        function: function.to_owned(),
+        nth: nth.strip_suffix('+').unwrap_or(nth).parse().ok()?,
+        once: !nth.ends_with('+'),
+        code: Code(code.parse().ok()?),
+    })
 }
 
 fn flag(text: &str) -> Option<bool> {

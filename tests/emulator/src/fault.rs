@@ -1,6 +1,7 @@
 //! What happens to a call before the driver sees it: it is counted, written down, delayed, refused.
 
 use crate::code::Code;
+use crate::config::{Config, LONGEST};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -104,11 +105,24 @@ pub(crate) fn fail(calls: Calls<'_>, nth: u64, once: bool, code: Code) -> Failur
     Failure { id, fired }
 }
 
+/// What is asked for from the start.
+pub(crate) fn configure(config: &Config) {
+    for (function, latency) in &config.latencies {
+        set_latency(function, *latency);
+    }
+    for failure in &config.failures {
+        let calls = Calls::Of(&failure.function);
+        fail(calls, failure.nth, failure.once, failure.code).keep();
+    }
+}
+
 pub(crate) fn set_latency(function: &str, latency: Duration) {
     let mut faults = lock();
     faults.latencies.retain(|entry| entry.0 != function);
     if !latency.is_zero() {
-        faults.latencies.push((function.to_owned(), latency));
+        faults
+            .latencies
+            .push((function.to_owned(), latency.min(LONGEST)));
     }
 }
 

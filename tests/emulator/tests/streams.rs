@@ -26,6 +26,7 @@ fn queued_work_is_waited_for_through_events_and_after_its_stream() {
         a_stream_waits_for_an_event(&emulator, &driver, memory);
         the_legacy_stream_waits_for_a_destroyed_one(&emulator, &driver, memory);
         another_context_takes_no_work_along(&driver, memory);
+        work_that_takes_for_ever_is_queued(&emulator, &driver, memory);
     }
 }
 
@@ -96,4 +97,21 @@ unsafe fn another_context_takes_no_work_along(driver: &Driver, memory: CUdevicep
             .unwrap();
     }
     assert_eq!(byte, 5);
+}
+
+unsafe fn work_that_takes_for_ever_is_queued(
+    emulator: &Emulator,
+    driver: &Driver,
+    memory: CUdeviceptr,
+) {
+    emulator.latency("cuMemsetD8Async", Duration::MAX);
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: pointers to locals, handles of this driver.
+    let query = unsafe {
+        driver.cuStreamCreate(&mut stream, 1).unwrap();
+        driver.cuMemsetD8Async(memory, 6, SIZE, stream).unwrap();
+        driver.cuMemsetD8Async(memory, 7, SIZE, stream).unwrap();
+        driver.cuStreamQuery(stream).unwrap_err().code()
+    };
+    assert_eq!(query, Some(CUresult::CUDA_ERROR_NOT_READY));
 }

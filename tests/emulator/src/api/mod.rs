@@ -12,7 +12,7 @@ pub(crate) mod stream;
 pub(crate) mod vmm;
 
 use crate::code::{Code, Result};
-use crate::core::{Locked, is_forked, is_ready};
+use crate::core::{Locked, config, is_forked, is_ready};
 use crate::fault;
 use std::cell::Cell;
 
@@ -152,6 +152,8 @@ pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result)
         // child nobody lets it go.
         return Code::from_result(call());
     }
+    // What is to fail may be this very call.
+    let _ = config();
     let result = fault::enter(function).and_then(|()| {
         if !function.ends_with("Async") {
             std::thread::sleep(fault::latency(function));
