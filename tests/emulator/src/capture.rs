@@ -24,12 +24,32 @@ pub(crate) enum Status {
     Invalidated = 2,
 }
 
+/// A place in a graph under way: how much of each stream's captured work comes before it.
+pub(crate) type Point = BTreeMap<u64, u64>;
+
 #[derive(Debug)]
 pub(crate) struct Capture {
     mode: Mode,
     thread: ThreadId,
     origin: u64,
     invalidated: bool,
+    /// How far every stream is that belongs to it, or did before it was destroyed.
+    points: BTreeMap<u64, Point>,
+}
+
+impl Capture {
+    fn point(&mut self, stream: u64) -> &mut Point {
+        self.points.entry(stream).or_default()
+    }
+
+    /// Whether all work comes before the point where the origin is now.
+    fn is_joined(&self) -> bool {
+        let end = self.points.get(&self.origin);
+        self.points.iter().all(|(stream, point)| {
+            let work = point.get(stream).copied().unwrap_or(0);
+            work <= end.and_then(|end| end.get(stream)).copied().unwrap_or(0)
+        })
+    }
 }
 
 /// The captures under way, by id.
@@ -86,6 +106,7 @@ impl Core {
                 thread,
                 origin: stream,
                 invalidated: false,
+                points: BTreeMap::new(),
             },
         );
         self.streams.get_mut(stream)?.capture = Some(id);
@@ -102,34 +123,63 @@ impl Core {
         let capture = self.captures.all.get(&id).ok_or(Code::ILLEGAL_STATE)?;
         if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
             // The real driver ends the capture all the same, without a graph.
-            self.captures.all.remove(&id);
-            for (_, joined) in self.streams.iter_mut() {
-                if joined.capture == Some(id) {
-                    joined.capture = None;
-                }
-            }
+            self.leave_capture(id);
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
         }
         if capture.origin != stream {
             return Err(Code::STREAM_CAPTURE_UNMATCHED);
         }
-        let invalidated = capture.invalidated;
-        self.captures.all.remove(&id);
-        let mut unjoined = false;
-        for (&other, joined) in self.streams.iter_mut() {
-            if joined.capture == Some(id) {
-                joined.capture = None;
-                unjoined |= other != stream;
-            }
-        }
+        let (invalidated, joined) = (capture.invalidated, capture.is_joined());
+        self.leave_capture(id);
         if invalidated {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
         }
-        if unjoined {
+        if !joined {
             return Err(Code::STREAM_CAPTURE_UNJOINED);
         }
         self.captures.graphs += 1;
         Ok(self.captures.graphs)
+    }
+
+    fn leave_capture(&mut self, id: u64) {
+        self.captures.all.remove(&id);
+        for (_, stream) in self.streams.iter_mut() {
+            if stream.capture == Some(id) {
+                stream.capture = None;
+            }
+        }
+    }
+
+    /// Work for a stream that captures has gone into the graph.
+    pub fn add_captured(&mut self, stream: u64) -> Result {
+        if let Some(capture) = self.capture_of(stream)? {
+            *capture.point(stream).entry(stream).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// Where a stream that captures is in the graph.
+    pub fn captured_point(&mut self, stream: u64) -> Result<Point> {
+        let capture = self.capture_of(stream)?;
+        Ok(capture.map_or_else(Point::new, |capture| capture.point(stream).clone()))
+    }
+
+    /// What comes next on the stream, which belongs to the capture from here on, comes after the
+    /// point.
+    pub fn join_capture(&mut self, stream: u64, id: u64, point: &Point) -> Result {
+        let capture = self.captures.all.get_mut(&id).ok_or(Code::CAPTURED_EVENT)?;
+        let here = capture.point(stream);
+        for (&other, &work) in point {
+            let known = here.entry(other).or_default();
+            *known = work.max(*known);
+        }
+        self.streams.get_mut(stream)?.capture = Some(id);
+        Ok(())
+    }
+
+    fn capture_of(&mut self, stream: u64) -> Result<Option<&mut Capture>> {
+        let id = self.streams.get(stream)?.capture;
+        Ok(id.and_then(|id| self.captures.all.get_mut(&id)))
     }
 
     pub fn capture_status(&self, stream: u64) -> Result<(Status, u64)> {

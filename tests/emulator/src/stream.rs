@@ -3,6 +3,7 @@
 //! There is no thread behind a stream. Work gets the time at which it will be done; whoever calls
 //! the driver at or after that time finds it done. Without latencies that is at once.
 
+use crate::capture::Point;
 use crate::code::{Code, Result};
 use crate::copy::Work;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,12 +43,13 @@ struct Queued {
     work: Work,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub context: u64,
     /// When the work before the record is done; `None` before any record.
     pub recorded: Option<(Instant, u64)>,
-    pub captured: Option<u64>,
+    /// The capture that it was last recorded in, and where.
+    pub captured: Option<(u64, Point)>,
     pub timing: bool,
 }
 
@@ -173,10 +175,9 @@ impl Streams {
     }
 
     pub fn wait_event(&mut self, stream: u64, event: u64) -> Result {
-        let event = *self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
-        let pending = event
-            .recorded
-            .filter(|recorded| self.pending_before(*recorded).is_some());
+        let event = self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
+        let recorded = event.recorded;
+        let pending = recorded.filter(|recorded| self.pending_before(*recorded).is_some());
         let earlier = std::mem::take(&mut self.get_mut(stream)?.waits);
         let waits = earlier
             .into_iter()
@@ -185,7 +186,7 @@ impl Streams {
             .collect();
         let stream = self.get_mut(stream)?;
         stream.waits = waits;
-        if let Some((time, _)) = event.recorded {
+        if let Some((time, _)) = recorded {
             stream.finish = Some(stream.finish.map_or(time, |finish| finish.max(time)));
         }
         Ok(())

@@ -235,8 +235,11 @@ fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Resul
     };
     let recorded = core.is_recorded(stream)?;
     work.check(&core.space)?;
-    if recorded || matches!(work.action, Action::Nothing) {
+    if matches!(work.action, Action::Nothing) {
         return Ok(());
+    }
+    if recorded {
+        return core.add_captured(stream);
     }
     let latency = fault::latency(function);
     if latency == Duration::ZERO && !core.streams.held && core.streams.pending(stream)?.is_none() {

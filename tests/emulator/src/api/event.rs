@@ -75,7 +75,7 @@ impl Core {
         self.streams
             .events
             .get(&event)
-            .copied()
+            .cloned()
             .ok_or(Code::INVALID_HANDLE)
     }
 
@@ -83,7 +83,7 @@ impl Core {
     fn observe(&mut self, event: u64) -> Result<Option<(Instant, u64)>> {
         let event = self.event(event)?;
         self.usable(event.context)?;
-        if let Some(capture) = event.captured {
+        if let Some((capture, _)) = event.captured {
             self.invalidate(capture);
             return Err(Code::CAPTURED_EVENT);
         }
@@ -98,8 +98,9 @@ impl Core {
         }
         if self.is_recorded(stream)? {
             let capture = self.streams.get(stream)?.capture;
+            let point = self.captured_point(stream)?;
             if let Some(event) = self.streams.events.get_mut(&event) {
-                event.captured = capture;
+                event.captured = capture.map(|capture| (capture, point));
             }
             return Ok(());
         }
@@ -110,18 +111,13 @@ impl Core {
     pub(super) fn wait_event(&mut self, stream: u64, event: u64) -> Result {
         let known = self.event(event)?;
         let recorded = self.is_recorded(stream)?;
-        let target = self.streams.get_mut(stream)?;
-        match (known.captured, target.capture) {
-            (Some(capture), None) => {
-                target.capture = Some(capture);
-                Ok(())
-            }
-            (Some(theirs), Some(ours)) if theirs != ours => {
+        match (known.captured, self.streams.get(stream)?.capture) {
+            (Some((theirs, _)), Some(ours)) if theirs != ours => {
                 self.invalidate(theirs);
                 self.invalidate(ours);
                 Err(Code::STREAM_CAPTURE_MERGE)
             }
-            (Some(_), Some(_)) => Ok(()),
+            (Some((capture, point)), _) => self.join_capture(stream, capture, &point),
             (None, Some(ours)) if recorded && known.recorded.is_some() => {
                 self.invalidate(ours);
                 Err(Code::STREAM_CAPTURE_ISOLATION)

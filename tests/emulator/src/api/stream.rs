@@ -126,7 +126,7 @@ api! {
         let function = function.ok_or(Code::INVALID_VALUE)?;
         let stream = core.stream(stream)?;
         if core.is_recorded(stream)? {
-            return Ok(());
+            return core.add_captured(stream);
         }
         // There is no thread behind a stream, so the call waits its turn and is made here, with
         // the driver unlocked as a real one is.

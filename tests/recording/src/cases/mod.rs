@@ -7,6 +7,7 @@ mod copy;
 mod create;
 mod device;
 mod early;
+mod joins;
 mod map;
 mod pointer;
 mod share;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Case> {
     pointer::add(&mut list);
     stream::add(&mut list);
     capture::add(&mut list);
+    joins::add(&mut list);
     list.0.sort_by_key(|case| (case.alone, !case.early));
     list.0
 }
