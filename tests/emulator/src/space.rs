@@ -110,7 +110,7 @@ impl Space {
         let mut gone = Vec::new();
         for start in inside {
             if let Some(mapping) = self.mappings.remove(&start) {
-                vm::clear(start, mapping.size)?;
+                vm::clear(start, mapping.size);
                 gone.push(mapping);
             }
         }

@@ -98,7 +98,10 @@ fn allocate_host(core: &mut Core, address: Out<u64>, size: usize) -> Result {
         return Err(Code::OUT_OF_MEMORY);
     }
     let start = vm::reserve(size, page, 0)?;
-    vm::protect(start, size, true, true)?;
+    vm::protect(start, size, true, true).map_err(|_| {
+        vm::release(start, size);
+        Code::OUT_OF_MEMORY
+    })?;
     core.pinned.insert(start, (size, true));
     address.set(start)
 }
