@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 use vmm_sys::*;
 
 /// Calls the driver. Cases ask what a driver answers to right and wrong use; what would crash it
@@ -38,7 +39,7 @@ pub type ProcAddress = unsafe extern "C" fn(
 ) -> CUresult;
 
 pub struct Rig {
-    pub driver: Driver,
+    pub driver: Arc<Driver>,
     proc_address: ProcAddress,
     context: CUcontext,
     handles: Vec<u64>,
@@ -71,7 +72,7 @@ impl Rig {
         let driver = unsafe { Driver::from_get_proc_address(proc_address) }
             .map_err(|error| error.to_string())?;
         Ok(Self {
-            driver,
+            driver: Arc::new(driver),
             proc_address,
             context: null_mut(),
             handles: Vec::new(),

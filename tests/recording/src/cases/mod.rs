@@ -1,12 +1,14 @@
 //! The questions, by subject.
 
 mod address;
+mod belongings;
 mod capture;
 mod context;
 mod copy;
 mod create;
 mod device;
 mod early;
+mod host_function;
 mod joins;
 mod map;
 mod pointer;
@@ -46,6 +48,8 @@ pub fn all() -> Vec<Case> {
     stream::add(&mut list);
     capture::add(&mut list);
     joins::add(&mut list);
+    host_function::add(&mut list);
+    belongings::add(&mut list);
     list.0.sort_by_key(|case| (case.alone, !case.early));
     list.0
 }
