@@ -178,18 +178,33 @@ static int vmm_cuda(CUresult code, const char *call)
 }
 #define VMM_CUDA(call) vmm_cuda((call), #call)
 
-/* Waits for the work in the buffer's context, from any thread, and unmaps. Once is enough. */
-static void vmm_close(struct vmm_buffer *buffer)
+static void vmm_unmap(struct vmm_buffer *buffer)
 {
     uint64_t at = 0;
-    if (buffer->context && cuCtxPushCurrent(buffer->context) == CUDA_SUCCESS)
-        cuCtxSynchronize(), cuCtxPopCurrent(&buffer->context);
     for (uint32_t i = 0; i < buffer->mapped; at += buffer->sizes[i++])
         cuMemUnmap(buffer->address + at, buffer->sizes[i]);
     if (buffer->address)
         cuMemAddressFree(buffer->address, buffer->capacity);
     free(buffer->sizes);
     memset(buffer, 0, sizeof *buffer);
+}
+
+/* Waits for the work in the buffer's context, from any thread, and unmaps. Once is enough. -1, with
+ * nothing unmapped, where a stream of the context is being captured into a graph, which waiting ends. */
+static int vmm_close(struct vmm_buffer *buffer)
+{
+    CUcontext popped;
+    CUresult waited = CUDA_SUCCESS;
+    if (buffer->context && cuCtxPushCurrent(buffer->context) == CUDA_SUCCESS) {
+        waited = cuCtxSynchronize();
+        cuCtxPopCurrent(&popped);
+    }
+    /* Work may go on then. In a context that is broken or gone none does, and the memory is given back. */
+    if (waited >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+        waited <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+        return vmm_fail("a stream is being captured", waited);
+    vmm_unmap(buffer);
+    return 0;
 }
 
 /* Receives all handles and maps them. Where mapping fails the rest is received nevertheless, so that
@@ -289,7 +304,7 @@ static int vmm_import(const char *path, uid_t uid, struct vmm_buffer *buffer)
     if (sock >= 0)
         close(sock);
     if (status)
-        vmm_close(buffer);
+        vmm_unmap(buffer);
     return status ? -1 : 0;
 }
 

@@ -8,7 +8,9 @@
 int main(int argc, char **argv)
 {
     struct vmm_buffer buffer;
-    CUcontext context;
+    CUcontext context, mine;
+    CUstream stream;
+    CUgraph graph;
     if (argc != 2 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
         return fprintf(stderr, "usage: attach SOCKET, where there is a GPU\n"), 2;
     if (vmm_import(argv[1], geteuid(), &buffer))
@@ -24,12 +26,21 @@ int main(int argc, char **argv)
         if (words[at] != (word ^ (word >> 29)))
             return fprintf(stderr, "word %zu is %#lx\n", at, (unsigned long)words[at]), 1;
     }
+    unsigned char last = ((unsigned char *)words)[buffer.length - 1];
     free(words);
-    /* As a thread does that has no context of its own. */
-    cuCtxSetCurrent(NULL);
-    vmm_close(&buffer);
-    if (cuCtxGetCurrent(&context) || context || buffer.address)
+    if (cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) ||
+        cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL))
+        return fprintf(stderr, "a capture does not begin\n"), 1;
+    if (!vmm_close(&buffer) || !buffer.address)
+        return fprintf(stderr, "closed in the middle of a capture\n"), 1;
+    cuStreamEndCapture(stream, &graph);
+    /* Work that lasts, and a thread that has no context of its own. */
+    if (cuMemsetD8Async(buffer.address + buffer.length - 1, last, 1, stream) || cuCtxSetCurrent(NULL))
+        return fprintf(stderr, "no work was queued\n"), 1;
+    if (vmm_close(&buffer) || cuCtxGetCurrent(&mine) || mine || buffer.address)
         return fprintf(stderr, "closing left something behind\n"), 1;
+    if (cuCtxSetCurrent(context) || cuStreamSynchronize(stream))
+        return fprintf(stderr, "closing did not wait for the work\n"), 1;
     puts("OK");
     return 0;
 }

@@ -168,7 +168,10 @@ fn attach_to_holder(shell: &Shell, target: &Path, library: &Path, attach: &Path)
     let mut output = holder.stdout.take().map(BufReader::new);
     let mut line = String::new();
     let listening = output.as_mut().map(|output| output.read_line(&mut line));
-    let result = cmd!(shell, "{attach} {socket}").run();
+    // Work lasts, so that closing the buffer has something to wait for.
+    let result = cmd!(shell, "{attach} {socket}")
+        .env("VMM_EMULATOR_LATENCY", "cuMemsetD8Async=200ms")
+        .run();
     holder.kill()?;
     holder.wait()?;
     listening.transpose()?;
