@@ -1,5 +1,6 @@
 """A channel without CUDA, over a socket pair: `python3 python/test_channel.py`."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -19,6 +20,17 @@ def raw_pair(timeout=5.0):
     channel = Channel(here, timeout)
     assert there.recv(100) == HELLO
     return channel, there
+
+
+class Known:
+    """Stands in for a buffer that was received."""
+
+    id, retired = bytes(16), False
+
+
+def frame(kind, *values):
+    (packet,) = vmm_ipc.encode_frames(kind, vmm_ipc.encode_message(kind, *values))
+    return packet
 
 
 def open_files():
@@ -48,7 +60,7 @@ class Channels(unittest.TestCase):
 
     def test_descriptors_of_another_message_are_closed(self):
         before = open_files()
-        for wait in (vmm_ipc.receive, lambda channel: vmm_ipc.receive_update(channel, None)):
+        for wait in (vmm_ipc.receive, lambda channel: vmm_ipc.receive_update(channel, Known())):
             channel, there = raw_pair()
             payload = vmm_ipc.encode_message(vmm_ipc.HANDLES, bytes(16), 0, 2)
             (packet,) = vmm_ipc.encode_frames(vmm_ipc.HANDLES, payload, 2)
@@ -57,12 +69,54 @@ class Channels(unittest.TestCase):
             there.close()
             self.assertEqual(open_files(), before)
 
+    def test_the_end_of_a_buffer_may_be_told_before_an_offer(self):
+        channel, there = raw_pair()
+        # One that is refused before any driver is asked.
+        fabric = [bytes(64)]
+        offer = vmm_ipc.Descriptor(
+            bytes(16), 0, bytes(16), 1, 1, 1, [1], handle_type=vmm_ipc.FABRIC, fabric=fabric
+        )
+        for packet in (frame(vmm_ipc.RETIRED, bytes(16)), frame(vmm_ipc.OFFER, offer)):
+            there.send(packet)
+        self.assertRaises(vmm_ipc.RefusedError, vmm_ipc.receive, channel)
+        self.assertEqual(there.recv(2000)[0], vmm_ipc.REFUSED)
+        channel.close()
+        there.close()
+
+    def test_the_end_of_another_buffer_may_be_told_before_that_of_this_one(self):
+        channel, there = raw_pair()
+        buffer = Known()
+        for id in (b"another's number", buffer.id):
+            there.send(frame(vmm_ipc.RETIRED, id))
+        self.assertRaises(EOFError, vmm_ipc.receive_update, channel, buffer)
+        # It stays so, and nothing is waited for; the connection goes on.
+        channel.timeout = 60.0
+        self.assertRaises(EOFError, vmm_ipc.receive_update, channel, buffer)
+        channel.send(vmm_ipc.RETIRED, bytes(16))
+        channel.close()
+        there.close()
+
+    def test_waiting_for_an_offer_has_one_deadline_whatever_is_told_before_it(self):
+        for wait in (vmm_ipc.receive, lambda channel: vmm_ipc.receive_update(channel, Known())):
+            channel, there = raw_pair(timeout=0.2)
+            until = time.monotonic() + 10
+
+            def chatter(there=there, until=until):
+                with contextlib.suppress(OSError):  # nobody listens any more
+                    while time.monotonic() < until:
+                        there.send(frame(vmm_ipc.RETIRED, b"another's number"))
+                        time.sleep(0.02)
+
+            other = threading.Thread(target=chatter)
+            other.start()
+            self.assertRaises(TimeoutError, wait, channel)
+            self.assertLess(time.monotonic(), until)
+            other.join()
+            there.close()
+
     def test_many_messages_have_one_deadline(self):
         channel, there = raw_pair()
-        (packet,) = vmm_ipc.encode_frames(
-            vmm_ipc.RETIRED, vmm_ipc.encode_message(vmm_ipc.RETIRED, bytes(16))
-        )
-        there.send(packet)
+        there.send(frame(vmm_ipc.RETIRED, bytes(16)))
         self.assertRaises(TimeoutError, channel.expect, vmm_ipc.RETIRED, until=time.monotonic() - 1)
         there.close()
 

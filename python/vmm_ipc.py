@@ -227,6 +227,7 @@ class Channel:
     def __init__(self, sock, timeout=30.0, uids=None):
         """`uids`: the users that the other side may be; by default the own one."""
         self._socket, self.timeout = sock, timeout
+        self._received = weakref.WeakSet()  # buffers whose end the other side may tell
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         self.peer_pid, self.peer_uid, _ = struct.unpack("iII", credentials)
         if self.peer_uid not in ([os.geteuid()] if uids is None else uids):
@@ -477,14 +478,16 @@ class Array:
 
 class Buffer:
     """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it: either waits
-    for the device, which ends a capture of a stream into a graph that goes on: do neither then."""
+    for the device, which ends a capture of a stream into a graph that goes on: do neither then.
+
+    `retired`: the other side has said that it will send no more updates of it."""
 
     # Those that were let go and could not be unmapped, tried again when another buffer goes.
     _left = []
 
     def __init__(self, device, capacity, granularity, writable=True):
         self.device, self.granularity = device, granularity
-        self.writable, self.closed = writable, False
+        self.writable, self.closed, self.retired = writable, False, False
         self.length = self.mapped = self.capacity = self.address = 0
         self.id, self.generation = os.urandom(16), 0
         self.sizes, self._handles, self._ranges, self._mappings = [], [], [], []
@@ -629,7 +632,7 @@ class Buffer:
 
 def receive(channel, writable=True):
     """Receives an offer, maps it and accepts; a `Buffer` of the same bytes as the exporter's."""
-    _, (offer,), _ = channel.expect(OFFER)
+    offer = _awaited(channel, OFFER)
 
     def start():
         device = Device.by_uuid(offer.device)
@@ -643,13 +646,11 @@ def receive(channel, writable=True):
 
 
 def receive_update(channel, buffer):
-    """Receives an update of `buffer`, which is longer afterwards; take new arrays of it then."""
-    kind, values, _ = channel.expect(UPDATE, RETIRED)
-    if kind == RETIRED:
-        if values[0] == buffer.id:
-            raise EOFError("no more updates of this buffer will come")
-        channel._fail("another buffer is retired")
-    (update,) = values
+    """Receives an update of `buffer`, which is longer afterwards; take new arrays of it then.
+
+    EOFError where the other side has said that no more will come; the buffer stays as it is."""
+    channel._received.add(buffer)
+    update = _awaited(channel, UPDATE, buffer)
 
     def start():
         buffer._open()
@@ -662,6 +663,18 @@ def receive_update(channel, buffer):
         return buffer
 
     return _answer(channel, update, update.first, start)
+
+
+def _awaited(channel, kind, buffer=None):
+    """The next offer or update. Between two of them the end of any buffer may be told."""
+    until = time.monotonic() + channel.timeout  # for whatever comes before it, too
+    while buffer is None or not buffer.retired:
+        found, (value,), _ = channel.expect(kind, RETIRED, until=until)
+        if found == kind:
+            return value
+        for known in list(channel._received):
+            known.retired |= known.id == value
+    raise EOFError("no more updates of this buffer will come")
 
 
 def _answer(channel, offer, first, start):
@@ -704,6 +717,7 @@ def _answer(channel, offer, first, start):
             raise failed
         channel.send(ACCEPTED, offer.id, offer.generation)
         in_step = True
+        channel._received.add(buffer)
         return buffer
     finally:
         failed = None  # which would keep this frame, and the buffer with it

@@ -250,6 +250,36 @@ class Buffers(unittest.TestCase):
         here.close()
         there.close()
 
+    def test_buffers_come_and_are_retired_over_one_connection(self):
+        here, there = channels()
+        buffers = [vmm_ipc.allocate([UNIT], capacity=2 * UNIT) for _ in range(2)]
+        received = []
+        for buffer in buffers:
+            sent, one = exchange(
+                lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
+            )
+            self.assertIsNone(sent)
+            received.append(one)
+            # What is told between two exchanges waits for the next.
+            if buffer is buffers[0]:
+                here.send(vmm_ipc.RETIRED, buffer.id)
+        self.assertEqual([one.retired for one in received], [True, False])
+        self.assertRaises(EOFError, vmm_ipc.receive_update, there, received[0])
+        here.send(vmm_ipc.RETIRED, buffers[0].id)
+        sent, again = exchange(
+            lambda: vmm_ipc.send_update(here, buffers[1], vmm_ipc.grow(buffers[1], [UNIT])),
+            lambda: vmm_ipc.receive_update(there, received[1]),
+        )
+        self.assertIsNone(sent)
+        self.assertIs(again, received[1])
+        here.send(vmm_ipc.RETIRED, buffers[1].id)
+        self.assertRaises(EOFError, vmm_ipc.receive_update, there, received[1])
+        self.assertEqual(received[1].length, 2 * UNIT)
+        for buffer in (*received, *buffers):
+            buffer.close()
+        here.close()
+        there.close()
+
     def test_more_chunks_than_descriptors_are_received(self):
         chunks = 300
         buffer = vmm_ipc.allocate([UNIT] * chunks)
