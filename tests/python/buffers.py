@@ -26,9 +26,10 @@ UNIT = Device().granularity()
 def channels():
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     both = []
-    other = threading.Thread(target=lambda: both.append(Channel(there)))
+    # Short: a side that is left waiting is what some of these cases would find.
+    other = threading.Thread(target=lambda: both.append(Channel(there, timeout=10.0)))
     other.start()
-    here = Channel(here)
+    here = Channel(here, timeout=10.0)
     other.join()
     return here, both[0]
 
@@ -95,6 +96,18 @@ class Counting:
         return _call(name, *arguments)
 
 
+class Waiting:
+    """Calls the driver, and notes in which contexts it is waited."""
+
+    def __init__(self):
+        self.contexts = []
+
+    def __call__(self, name, *arguments):
+        if name == "cuCtxSynchronize":
+            self.contexts.append(current())
+        return _call(name, *arguments)
+
+
 class Failing:
     """Calls the driver, but for the first call of each of these functions."""
 
@@ -126,6 +139,7 @@ class Buffers(unittest.TestCase):
     def test_a_closed_buffer_refuses_everything(self):
         first = vmm_ipc.allocate([UNIT])
         address = first.address
+        update = vmm_ipc.grow(first, [UNIT])
         first.close()
         second = vmm_ipc.allocate([UNIT])
         second.write(0, b"mine")
@@ -136,6 +150,7 @@ class Buffers(unittest.TestCase):
             lambda: first.array(),
             lambda: vmm_ipc.grow(first, [UNIT]),
             lambda: vmm_ipc.share(here, first),
+            lambda: vmm_ipc.send_update(here, first, update),
         ):
             with self.assertRaisesRegex(ValueError, "closed"):
                 use()
@@ -223,6 +238,34 @@ class Buffers(unittest.TestCase):
         del buffer
         gc.collect()
         self.assertEqual(current(), mine)
+        here.close()
+        there.close()
+
+    def test_what_is_shared_is_waited_for_on_its_own_device(self):
+        if _call("cuDeviceGetCount") < 2:
+            self.fail("two devices are needed: VMM_EMULATOR_DEVICES=2")
+        with Device(0):
+            its_own = current()
+        here, there = channels()
+        buffer = vmm_ipc.allocate([UNIT], capacity=2 * UNIT)
+
+        def export(send):
+            with replaced("_call", waiting := Waiting()), Device(1):
+                send()
+            return waiting.contexts
+
+        sent, received = exchange(
+            lambda: export(lambda: vmm_ipc.share(here, buffer)), lambda: vmm_ipc.receive(there)
+        )
+        self.assertEqual(sent, [its_own])
+        update = vmm_ipc.grow(buffer, [UNIT])
+        sent, _ = exchange(
+            lambda: export(lambda: vmm_ipc.send_update(here, buffer, update)),
+            lambda: vmm_ipc.receive_update(there, received),
+        )
+        self.assertEqual(sent, [its_own])
+        received.close()
+        buffer.close()
         here.close()
         there.close()
 
@@ -320,6 +363,31 @@ class Buffers(unittest.TestCase):
         self.assertIsNone(sent)
         received.close()
         buffer.close()
+        here.close()
+        there.close()
+
+    def test_handles_that_came_before_a_failure_are_given_back(self):
+        before = free()
+        here, there = channels()
+        buffer = vmm_ipc.allocate([UNIT] * 129)  # which are two messages
+        imported = []
+
+        def import_once(fds, original=vmm_ipc._import):
+            if imported:
+                raise launch_failed()
+            imported.extend(original(fds))
+            return imported
+
+        with replaced("_import", import_once):
+            sent, received = exchange(
+                lambda: vmm_ipc.share(here, buffer), lambda: vmm_ipc.receive(there)
+            )
+        self.assertIsInstance(sent, vmm_ipc.RefusedError)
+        self.assertIsInstance(received, vmm_ipc.CudaError)
+        self.assertEqual(len(imported), 128)
+        del received
+        buffer.close()
+        self.assertEqual(free(), before)
         here.close()
         there.close()
 
