@@ -268,6 +268,11 @@ fn no_library_is_told_from_one_that_is_no_driver() {
 }
 
 #[test]
+fn an_empty_name_of_a_library_names_none() {
+    report(&[("VMM_LIBCUDA", "")]).says("library", "note", "search path");
+}
+
+#[test]
 fn a_low_limit_of_open_files_is_named() {
     let limited = |limit: u32| {
         let mut shell = Command::new("sh");

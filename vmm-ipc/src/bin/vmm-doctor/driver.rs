@@ -18,7 +18,8 @@ pub fn examine() -> (Section, Option<Driver>) {
 }
 
 fn which() -> Finding {
-    match std::env::var_os("VMM_LIBCUDA") {
+    // An empty one names nothing, as for `vmm-sys`.
+    match std::env::var_os("VMM_LIBCUDA").filter(|path| !path.is_empty()) {
         Some(path) => Finding::note("library", format!("{} (VMM_LIBCUDA)", path.display())),
         None => Finding::note("library", "libcuda.so.1, by the system's search path"),
     }
