@@ -1,6 +1,7 @@
 //! The machine and this process: what sharing needs of them besides the driver.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
@@ -9,10 +10,14 @@ use crate::finding::{Finding, Section};
 
 /// Looks at everything. On the emulator what only a GPU needs is no reason to warn.
 pub fn examine(emulator: bool) -> Section {
-    let mut findings = vec![system(), device_files(emulator)];
+    let release = read("/proc/sys/kernel/osrelease");
+    let mut findings = vec![
+        system(&release, Path::new("/dev/dxg").exists()),
+        device_files(emulator),
+    ];
     findings.extend(module());
-    findings.extend(container());
-    findings.push(namespaces());
+    findings.extend(container(&container_signs(&read("/proc/1/cgroup"))));
+    findings.push(namespaces(|link| fs::read_link(link)));
     findings.push(visible_devices());
     findings.extend(stub());
     findings.extend(mps());
@@ -44,10 +49,8 @@ fn names(folder: &str) -> Vec<String> {
     names
 }
 
-fn system() -> Finding {
-    let release = read("/proc/sys/kernel/osrelease");
-    let wsl = release.to_ascii_lowercase().contains("microsoft") || Path::new("/dev/dxg").exists();
-    match wsl {
+fn system(release: &str, has_dxg: bool) -> Finding {
+    match has_dxg || release.to_ascii_lowercase().contains("microsoft") {
         true => Finding::warning(
             "system",
             format!("WSL2, {release}"),
@@ -114,7 +117,7 @@ fn device_files(emulator: bool) -> Finding {
     )
 }
 
-fn open(path: &Path) -> std::io::Result<fs::File> {
+fn open(path: &Path) -> io::Result<fs::File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
@@ -123,8 +126,8 @@ fn module() -> Option<Finding> {
     (!version.is_empty()).then(|| Finding::ok("kernel module", format!("nvidia {version}")))
 }
 
-fn container() -> Option<Finding> {
-    let groups = read("/proc/1/cgroup");
+/// What tells of a container; `groups` are the control groups of the first process.
+fn container_signs(groups: &str) -> Vec<&'static str> {
     let named = ["docker", "kubepods", "containerd", "libpod", "lxc"]
         .into_iter()
         .find(|name| groups.contains(name));
@@ -136,7 +139,10 @@ fn container() -> Option<Finding> {
         std::env::var_os("KUBERNETES_SERVICE_HOST").map(|_| "KUBERNETES_SERVICE_HOST"),
         named,
     ];
-    let signs: Vec<&str> = signs.into_iter().flatten().collect();
+    signs.into_iter().flatten().collect()
+}
+
+fn container(signs: &[&str]) -> Option<Finding> {
     if signs.is_empty() {
         return None;
     }
@@ -148,14 +154,14 @@ fn container() -> Option<Finding> {
 }
 
 /// Which namespaces are not the ones the system started with, as far as can be seen.
-fn namespaces() -> Finding {
+fn namespaces(read_link: impl Fn(&str) -> io::Result<PathBuf>) -> Finding {
     let subject = "namespaces";
     // The kernel gives these numbers to the namespaces that it starts with.
     let initial = [("pid", "pid:[4026531836]"), ("user", "user:[4026531837]")];
     let mut own = Vec::new();
     for (name, first) in initial {
         let link = format!("/proc/self/ns/{name}");
-        match fs::read_link(&link) {
+        match read_link(&link) {
             Ok(target) if target.as_os_str() == first => {}
             Ok(_) => own.push(name),
             Err(error) => return Finding::note(subject, format!("{link}: {error}")),
@@ -289,4 +295,83 @@ fn fork() -> Finding {
         "start processes with exec, or fork before the driver is loaded; in Python \
          multiprocessing.set_start_method('spawn')",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::State;
+
+    /// That the finding is of this state, says this, and gives advice with this in it, or none.
+    fn says(finding: &Finding, state: State, found: &str, advice: Option<&str>) {
+        assert_eq!(finding.state.name(), state.name(), "{}", finding.found);
+        assert_eq!(finding.found, found);
+        match (finding.advice.as_deref(), advice) {
+            (Some(given), Some(wanted)) => assert!(given.contains(wanted), "{given}"),
+            (given, wanted) => assert_eq!(given, wanted),
+        }
+    }
+
+    #[test]
+    fn wsl_is_told_by_its_kernel_or_its_device() {
+        let own = format!("Linux 6.8.0-45-generic, {}", std::env::consts::ARCH);
+        says(&system("6.8.0-45-generic", false), State::Ok, &own, None);
+        for (release, has_dxg) in [
+            ("5.15.153.1-microsoft-standard-WSL2", true),
+            ("5.15.153.1-microsoft-standard-WSL2", false),
+            ("4.4.0-19041-Microsoft", false),
+            // A kernel that its user has built.
+            ("6.6.36-own", true),
+        ] {
+            let found = format!("WSL2, {release}");
+            let finding = system(release, has_dxg);
+            says(&finding, State::Warning, &found, Some("exchange"));
+        }
+    }
+
+    #[test]
+    fn a_container_is_told_by_the_control_groups_of_the_first_process() {
+        for (groups, sign) in [
+            ("0::/docker/9f1c0e", "docker"),
+            ("0::/kubepods.slice/kubepods-pod7.slice", "kubepods"),
+            ("1:cpu:/x\n0::/machine.slice/libpod-8a.scope", "libpod"),
+            ("0::/system.slice/containerd.service", "containerd"),
+            ("0::/lxc/web", "lxc"),
+        ] {
+            assert_eq!(container_signs(groups).last(), Some(&sign), "{groups}");
+        }
+        assert!(!container_signs("0::/init.scope").contains(&"docker"));
+        assert!(container(&[]).is_none());
+        let finding = container(&["/.dockerenv", "docker"]).unwrap();
+        let found = "this process runs in one (/.dockerenv, docker)";
+        says(&finding, State::Note, found, Some("Listener::bind"));
+    }
+
+    #[test]
+    fn namespaces_that_are_not_those_of_the_system_are_named() {
+        let machine = |pid: &'static str, user: &'static str| {
+            namespaces(move |link| match link {
+                "/proc/self/ns/pid" => Ok(pid.into()),
+                "/proc/self/ns/user" => Ok(user.into()),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            })
+        };
+        let (pid, user) = ("pid:[4026531836]", "user:[4026531837]");
+        let found = "process ids and users are those of the system";
+        says(&machine(pid, user), State::Ok, found, None);
+        for (pid, user, found) in [
+            ("pid:[4026532201]", user, "of its own: pid"),
+            (pid, "user:[4026532199]", "of its own: user"),
+            (
+                "pid:[4026532201]",
+                "user:[4026532199]",
+                "of its own: pid, user",
+            ),
+        ] {
+            says(&machine(pid, user), State::Note, found, Some("user 65534"));
+        }
+        let unreadable = namespaces(|_| Err(io::Error::from_raw_os_error(13)));
+        let found = "/proc/self/ns/pid: Permission denied (os error 13)";
+        says(&unreadable, State::Note, found, None);
+    }
 }
