@@ -19,7 +19,8 @@ pub struct Snapshot {
     pub allocations: usize,
     /// Their size in bytes.
     pub bytes: u64,
-    /// Descriptors of this process, exported or received, that refer to emulated memory.
+    /// Descriptors of this process, exported or received, that refer to emulated memory. Where the
+    /// process can open none to look, the number is that of the snapshot before.
     pub exported_fds: usize,
     /// Contexts.
     pub contexts: usize,

@@ -27,6 +27,13 @@ pub(crate) fn dup_high(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     raised.move_up(fd).or_else(|_| fcntl_dupfd_cloexec(fd, 0))
 }
 
+/// Does something that takes a descriptor for a moment, also at the program's limit.
+/// The caller holds the driver's lock, as for `open_high`.
+pub(crate) fn with_room<T>(act: impl FnOnce() -> T) -> T {
+    let _raised = Raised::new();
+    act()
+}
+
 struct Raised {
     before: Rlimit,
     soft: u64,

@@ -2,6 +2,7 @@
 
 use crate::abi::{AllocFlags, HANDLE_FABRIC, HANDLE_POSIX_FD, MemLocation};
 use crate::code::{Code, Result};
+use crate::fd;
 use crate::physical::{FILE_NAME, Physical};
 use crate::record::Record;
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -36,6 +37,8 @@ pub(crate) struct Memory {
     made: u64,
     exported: HashMap<u64, ()>,
     lingering: HashMap<u64, Lingering>,
+    /// Descriptors of memory that the program had when they could last be counted.
+    counted_fds: usize,
 }
 
 impl Memory {
@@ -176,13 +179,16 @@ impl Memory {
     }
 
     /// Descriptors of this process that refer to emulated memory, other than our own.
-    pub fn exported_fds(&self) -> usize {
+    pub fn exported_fds(&mut self) -> usize {
         let inner: std::collections::HashSet<u64> = self
             .handles
             .values()
             .map(|handle| handle.physical.inode)
             .collect();
-        memory_fds().len().saturating_sub(inner.len())
+        if let Some(open) = memory_fds() {
+            self.counted_fds = open.len().saturating_sub(inner.len());
+        }
+        self.counted_fds
     }
 
     fn insert(&mut self, physical: Arc<Physical>, imported: bool) -> u64 {
@@ -240,31 +246,32 @@ impl Memory {
     }
 
     fn sweep(&mut self) {
-        if !self.lingering.is_empty() {
-            let open = memory_fds();
+        if !self.lingering.is_empty()
+            && let Some(open) = memory_fds()
+        {
             self.lingering.retain(|inode, _| open.contains(inode));
         }
     }
 }
 
-/// The inodes behind this process's descriptors of emulated memory, once per descriptor.
-fn memory_fds() -> Vec<u64> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-        return Vec::new();
-    };
-    let mut inodes = Vec::new();
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let ours = std::fs::read_link(&path).is_ok_and(|target| {
-            target
-                .to_string_lossy()
-                .starts_with(&format!("/memfd:{FILE_NAME}"))
-        });
-        if ours && let Ok(stat) = rustix::fs::stat(&path) {
-            inodes.push(stat.st_ino);
+/// The inodes behind this process's descriptors of emulated memory, once per descriptor. `None`
+/// where they cannot be listed, which takes a descriptor: not knowing is not finding none.
+fn memory_fds() -> Option<Vec<u64>> {
+    fd::with_room(|| {
+        let ours = format!("/memfd:{FILE_NAME}");
+        let mut inodes = Vec::new();
+        for entry in std::fs::read_dir("/proc/self/fd").ok()? {
+            let path = entry.ok()?.path();
+            // A descriptor that another thread has closed meanwhile is not open.
+            if std::fs::read_link(&path)
+                .is_ok_and(|target| target.to_string_lossy().starts_with(&ours))
+                && let Ok(stat) = rustix::fs::stat(&path)
+            {
+                inodes.push(stat.st_ino);
+            }
         }
-    }
-    inodes
+        Some(inodes)
+    })
 }
 
 /// Hands a descriptor over to the C side.

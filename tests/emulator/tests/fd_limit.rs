@@ -1,0 +1,76 @@
+//! At the process's limit of descriptors the driver cannot look which ones are open. What it does
+//! not see it does not take for closed.
+
+use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use vmm_emulator::Config;
+use vmm_sys::*;
+
+const SIZE: usize = 2 << 20;
+
+/// Opens files until none can be opened any more.
+fn use_up() -> Vec<OwnedFd> {
+    let open = || rustix::fs::open("/dev/null", OFlags::RDONLY, Mode::empty()).ok();
+    std::iter::from_fn(open).collect()
+}
+
+fn limit(current: u64, maximum: Option<u64>) {
+    let limit = Rlimit {
+        current: Some(current),
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors() {
+    let emulator = Config::new().install().unwrap();
+    let driver = emulator.driver().unwrap();
+    let prop = CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType(1),
+        location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
+        ..Default::default()
+    };
+    let used = || {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: pointers to locals.
+        unsafe { driver.cuMemGetInfo(&mut free, &mut total) }.unwrap();
+        let snapshot = emulator.snapshot();
+        (total - free, snapshot.bytes, snapshot.exported_fds)
+    };
+    let (mut context, mut handle, mut fd) = (std::ptr::null_mut(), 0, -1_i32);
+    // SAFETY: pointers to locals, handles of this driver, and a descriptor that becomes ours.
+    let exported = unsafe {
+        driver.cuInit(0).unwrap();
+        driver.cuDevicePrimaryCtxRetain(&mut context, 0).unwrap();
+        driver.cuCtxSetCurrent(context).unwrap();
+        driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
+        let kind = CUmemAllocationHandleType(1);
+        driver
+            .cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0)
+            .unwrap();
+        driver.cuMemRelease(handle).unwrap();
+        OwnedFd::from_raw_fd(fd)
+    };
+    assert_eq!(used(), (SIZE, SIZE as u64, 1));
+    let hard = getrlimit(Resource::Nofile).maximum;
+
+    // The soft limit alone: the driver has room above it.
+    limit(100, hard);
+    let fillers = use_up();
+    assert_eq!(used(), (SIZE, SIZE as u64, 1));
+    let copy = rustix::io::fcntl_dupfd_cloexec(&exported, 0);
+    assert!(copy.is_err(), "the program's limit is as before");
+    drop(fillers);
+
+    // The hard one too: nobody has room.
+    limit(100, Some(100));
+    let fillers = use_up();
+    assert_eq!(used(), (SIZE, SIZE as u64, 1));
+    drop(fillers);
+    assert_eq!(used(), (SIZE, SIZE as u64, 1), "it was not forgotten");
+    drop(exported);
+    assert_eq!(used(), (0, 0, 0));
+}
