@@ -3,10 +3,10 @@
 use crate::code::{Code, Result};
 use crate::core::Core;
 use crate::stream::Kind;
+use crate::thread::Thread;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::thread::ThreadId;
 
 /// `CUstreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) type Point = BTreeMap<u64, u64>;
 #[derive(Debug)]
 pub(crate) struct Capture {
     mode: Mode,
-    thread: ThreadId,
+    thread: Thread,
     origin: u64,
     invalidated: bool,
     /// How far every stream is that belongs to it, or did before it was destroyed.
@@ -98,7 +98,7 @@ impl Core {
         }
         self.captures.begun += 1;
         let id = self.captures.begun;
-        let thread = std::thread::current().id();
+        let thread = Thread::current();
         self.captures.all.insert(
             id,
             Capture {
@@ -121,7 +121,7 @@ impl Core {
             .capture
             .ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.all.get(&id).ok_or(Code::ILLEGAL_STATE)?;
-        if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
+        if capture.mode != Mode::Relaxed && capture.thread != Thread::current() {
             // The real driver ends the capture all the same, without a graph.
             self.leave_capture(id);
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
@@ -251,7 +251,7 @@ impl Core {
 
     /// For a call that CUDA calls potentially unsafe while a capture is under way.
     pub fn safe_in_capture(&mut self) -> Result {
-        let this = std::thread::current().id();
+        let this = Thread::current();
         let forbids = |capture: &Capture| match (MODE.get(), capture.mode) {
             (Mode::Relaxed, _) | (_, Mode::Relaxed) => false,
             (Mode::Global, Mode::Global) => true,

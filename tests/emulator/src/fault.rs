@@ -2,10 +2,10 @@
 
 use crate::code::Code;
 use crate::config::{Config, LONGEST};
+use crate::thread::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 static FAULTS: Mutex<Faults> = Mutex::new(Faults::new());
@@ -23,7 +23,7 @@ struct Faults {
 struct Rule {
     id: u64,
     function: Option<String>,
-    thread: Option<ThreadId>,
+    thread: Option<Thread>,
     /// Calls that still pass before the rule applies.
     pass: u64,
     once: bool,
@@ -37,7 +37,7 @@ pub struct Call {
     /// The C name, such as `cuMemMap`.
     pub function: &'static str,
     /// The thread that called.
-    pub thread: ThreadId,
+    pub thread: Thread,
     /// What it was answered.
     pub code: Code,
 }
@@ -82,7 +82,7 @@ impl Drop for Failure {
 
 /// Refuses the `nth` call from now (from 1), or that one and all after it.
 pub(crate) fn fail(calls: Calls<'_>, nth: u64, once: bool, code: Code) -> Failure {
-    let here = Some(std::thread::current().id());
+    let here = Some(Thread::current());
     let (function, thread) = match calls {
         Calls::Of(function) => (Some(function.to_owned()), None),
         Calls::OfHere(function) => (Some(function.to_owned()), here),
@@ -148,7 +148,7 @@ pub(crate) fn take_trace() -> Vec<Call> {
 
 /// Counts a call and says whether it is to be refused.
 pub(crate) fn enter(function: &'static str) -> Result<(), Code> {
-    let thread = std::thread::current().id();
+    let thread = Thread::current();
     let mut faults = lock();
     *faults.calls.entry(function).or_default() += 1;
     let mut refused = None;
@@ -175,7 +175,7 @@ pub(crate) fn leave(function: &'static str, code: Code) {
     if let Some(trace) = &mut lock().trace {
         trace.push(Call {
             function,
-            thread: std::thread::current().id(),
+            thread: Thread::current(),
             code,
         });
     }

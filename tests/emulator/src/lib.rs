@@ -36,6 +36,7 @@ mod record;
 mod space;
 mod stream;
 mod symbols;
+mod thread;
 mod vm;
 
 pub use crate::code::Code;
@@ -45,3 +46,4 @@ pub use crate::emulator::{Emulator, Held, InstallError, driver, get_proc_address
 pub use crate::fault::{Call, Calls, Failure};
 #[doc(hidden)]
 pub use crate::symbols::{EXPORTED, EXPORTS, Function};
+pub use crate::thread::Thread;

@@ -6,9 +6,9 @@
 use crate::capture::Point;
 use crate::code::{Code, Result};
 use crate::copy::Work;
+use crate::thread::Thread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_uint};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 const FIRST_STREAM: u64 = 0x6000_0000_0000;
@@ -32,7 +32,7 @@ pub(crate) struct Stream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Legacy,
-    PerThread(ThreadId),
+    PerThread(Thread),
     Blocking,
     NonBlocking,
 }

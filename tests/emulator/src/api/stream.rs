@@ -7,6 +7,7 @@ use crate::capture::{self, Mode};
 use crate::code::{Code, Result};
 use crate::core::Core;
 use crate::stream::Kind;
+use crate::thread::Thread;
 use std::ffi::{c_int, c_uint, c_void};
 
 api! {
@@ -141,9 +142,9 @@ impl Core {
     /// The stream that C names, whose context has to be usable.
     pub(super) fn stream(&mut self, stream: u64) -> Result<u64> {
         let kind = match stream {
-            0 if PerThread::is_on() => Kind::PerThread(std::thread::current().id()),
+            0 if PerThread::is_on() => Kind::PerThread(Thread::current()),
             0 | STREAM_LEGACY => Kind::Legacy,
-            STREAM_PER_THREAD => Kind::PerThread(std::thread::current().id()),
+            STREAM_PER_THREAD => Kind::PerThread(Thread::current()),
             _ => {
                 let context = self.streams.get(stream)?.context;
                 self.usable(context)?;
