@@ -1,6 +1,7 @@
 //! What machine the emulator pretends to be: a builder, and the same from the environment.
 
 use crate::code::Code;
+use crate::fault::Calls;
 use crate::symbols::is_known;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -255,23 +256,22 @@ impl Config {
     }
 
     fn check_calls(&self) -> Result<(), String> {
-        let latencies = self.latencies.iter().map(|(function, _)| function);
-        let failures = self.failures.iter().map(|failure| &failure.function);
-        if let Some(function) = latencies.chain(failures).find(|name| !is_known(name)) {
-            return Err(format!("{function} is no function of the driver"));
-        }
-        if let Some((function, latency)) = self.latencies.iter().find(|entry| entry.1 > LONGEST) {
-            return Err(format!("{function}: {latency:?} is longer than a day"));
-        }
-        for failure in &self.failures {
-            let function = &failure.function;
-            if failure.nth == 0 {
-                return Err(format!("{function}: calls are counted from 1"));
-            }
-            if failure.code == Code::SUCCESS {
-                return Err(format!("{function}: 0 is no failure"));
+        for (function, latency) in &self.latencies {
+            check_function(function)?;
+            if *latency > LONGEST {
+                return Err(format!("{function}: {latency:?} is longer than a day"));
             }
         }
-        Ok(())
+        self.failures
+            .iter()
+            .try_for_each(|failure| Calls::Of(&failure.function).check(failure.nth, failure.code))
+    }
+}
+
+/// Why a rule for such a function would never apply.
+pub(crate) fn check_function(function: &str) -> Result<(), String> {
+    match is_known(function) {
+        true => Ok(()),
+        false => Err(format!("{function} is no function of the driver")),
     }
 }

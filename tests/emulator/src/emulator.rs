@@ -1,7 +1,7 @@
 //! The emulator as a Rust program sees it.
 
 use crate::code::Code;
-use crate::config::Config;
+use crate::config::{Config, check_function};
 use crate::core::{Locked, install};
 use crate::count::{self, Misuse, Snapshot};
 use crate::fault::{self, Call, Calls, Failure};
@@ -67,18 +67,33 @@ impl Emulator {
     }
 
     /// The `nth` of these calls from now, counted from 1, answers `code` and does nothing.
+    ///
+    /// # Panics
+    /// The failure makes no sense: call 0, the code of success, a function that no driver has.
+    #[track_caller]
     pub fn fail_nth(self, calls: Calls<'_>, nth: u64, code: Code) -> Failure {
+        insist(calls.check(nth, code));
         fault::fail(calls, nth, true, code)
     }
 
     /// The `nth` of these calls from now and every one after it answer `code` and do nothing.
+    ///
+    /// # Panics
+    /// As [`Emulator::fail_nth`] does.
+    #[track_caller]
     pub fn fail_from(self, calls: Calls<'_>, nth: u64, code: Code) -> Failure {
+        insist(calls.check(nth, code));
         fault::fail(calls, nth, false, code)
     }
 
     /// How long a function takes; for one that only queues work on a stream, how long the work
     /// takes: a day at most. Zero ends it.
+    ///
+    /// # Panics
+    /// No driver has such a function.
+    #[track_caller]
     pub fn latency(self, function: &str, latency: Duration) {
+        insist(check_function(function));
         fault::set_latency(function, latency);
     }
 
@@ -89,7 +104,12 @@ impl Emulator {
     }
 
     /// How often a function was called in this process, failures included.
+    ///
+    /// # Panics
+    /// No driver has such a function.
+    #[track_caller]
     pub fn calls(self, function: &str) -> u64 {
+        insist(check_function(function));
         fault::calls().get(function).copied().unwrap_or(0)
     }
 
@@ -116,6 +136,14 @@ impl Emulator {
     /// What was done wrong so far.
     pub fn misuse(self) -> Misuse {
         count::misuse()
+    }
+}
+
+/// A test that asks for what makes no sense would pass and prove nothing.
+#[track_caller]
+fn insist(sense: Result<(), String>) {
+    if let Err(what) = sense {
+        panic!("{what}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What happens to a call before the driver sees it: it is counted, written down, delayed, refused.
 
 use crate::code::Code;
-use crate::config::{Config, LONGEST};
+use crate::config::{Config, LONGEST, check_function};
 use crate::thread::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +60,24 @@ pub enum Calls<'a> {
     /// Calls of any function from the thread that asks; the ones that only give texts, versions
     /// and addresses of functions are left out.
     AnyHere,
+}
+
+impl Calls<'_> {
+    /// Why a failure of the `nth` of them would never come, or be none.
+    pub(crate) fn check(&self, nth: u64, code: Code) -> Result<(), String> {
+        let name = match self {
+            Self::Of(function) | Self::OfHere(function) => {
+                check_function(function)?;
+                function
+            }
+            Self::AnyHere => "any call",
+        };
+        match (nth, code) {
+            (0, _) => Err(format!("{name}: calls are counted from 1")),
+            (_, Code::SUCCESS) => Err(format!("{name}: 0 is no failure")),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Failure {

@@ -2,7 +2,7 @@
 //! the very first call. Each case is a process of its own: the emulator is one per process.
 
 use std::process::Command;
-use vmm_emulator::{Code, Config, InstallError, Peers};
+use vmm_emulator::{Calls, Code, Config, InstallError, Peers};
 use vmm_sys::*;
 
 /// Set in the process of a case.
@@ -114,6 +114,57 @@ fn a_configuration_that_makes_no_sense_is_not_installed() {
             "{config:?}"
         );
     }
+}
+
+#[test]
+fn a_failure_that_makes_no_sense_is_not_taken() {
+    let emulator = vmm_emulator::Emulator::current();
+    let unknown = Code::UNKNOWN;
+    let asked: [(&str, &dyn Fn()); 8] = [
+        ("calls are counted from 1", &|| {
+            emulator.fail_nth(Calls::AnyHere, 0, unknown).keep();
+        }),
+        ("calls are counted from 1", &|| {
+            emulator.fail_from(Calls::Of("cuMemMap"), 0, unknown).keep();
+        }),
+        ("0 is no failure", &|| {
+            emulator
+                .fail_nth(Calls::OfHere("cuMemMap"), 1, Code::SUCCESS)
+                .keep();
+        }),
+        ("0 is no failure", &|| {
+            emulator.fail_from(Calls::AnyHere, 1, Code::SUCCESS).keep();
+        }),
+        ("no function of the driver", &|| {
+            emulator.fail_nth(Calls::Of("cuMemMop"), 1, unknown).keep();
+        }),
+        ("no function of the driver", &|| {
+            emulator
+                .fail_from(Calls::OfHere("cuMemMop"), 1, unknown)
+                .keep();
+        }),
+        ("no function of the driver", &|| {
+            emulator.latency("cuMemMop", std::time::Duration::ZERO);
+        }),
+        ("no function of the driver", &|| {
+            emulator.calls("cuMemMop");
+        }),
+    ];
+    for (index, (expected, ask)) in asked.into_iter().enumerate() {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask));
+        let said = refused.expect_err(&format!("request {index} was taken"));
+        let said = said.downcast_ref::<String>().unwrap();
+        assert!(said.contains(expected), "request {index}: {said}");
+    }
+    // Nothing of it is in force.
+    let driver = vmm_emulator::driver().unwrap();
+    // SAFETY: no pointer is involved.
+    let mapped = unsafe { driver.cuMemMap(0, 0, 0, 0, 0) }.unwrap_err();
+    let expected = [
+        CUresult::CUDA_ERROR_NOT_INITIALIZED,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+    ];
+    assert!(expected.contains(&mapped.code().unwrap()), "{mapped}");
 }
 
 #[test]
