@@ -60,6 +60,8 @@ pub enum Calls<'a> {
     /// Calls of any function from the thread that asks; the ones that only give texts, versions
     /// and addresses of functions are left out.
     AnyHere,
+    /// The same from any thread.
+    Any,
 }
 
 impl Calls<'_> {
@@ -70,7 +72,7 @@ impl Calls<'_> {
                 check_function(function)?;
                 function
             }
-            Self::AnyHere => "any call",
+            Self::AnyHere | Self::Any => "any call",
         };
         match (nth, code) {
             (0, _) => Err(format!("{name}: calls are counted from 1")),
@@ -105,6 +107,7 @@ pub(crate) fn fail(calls: Calls<'_>, nth: u64, once: bool, code: Code) -> Failur
         Calls::Of(function) => (Some(function.to_owned()), None),
         Calls::OfHere(function) => (Some(function.to_owned()), here),
         Calls::AnyHere => (None, here),
+        Calls::Any => (None, None),
     };
     let fired = Arc::new(AtomicU64::new(0));
     let mut faults = lock();

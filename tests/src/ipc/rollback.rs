@@ -4,18 +4,21 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use vmm::sys::CUresult;
-use vmm::{Buffer, Driver};
+use vmm::{Buffer, Driver, HandleTypes};
 use vmm_ipc::wire::Update;
 use vmm_ipc::{Capacity, Channel, Error, Export, Exporter, ImportOptions};
 
-use super::{allocator, expect_filled, fill};
+use super::{allocator_of, expect_filled, fill};
 use crate::emulated::{self, Calls};
 use crate::{Case, Context, Failure, cases};
 
 pub const CASES: &[Case] = cases![
     a_failure_of_any_driver_call_leaves_both_sides_as_they_were: emulator_only() timeout(120),
+    a_failure_of_any_driver_call_with_fabric_handles_leaves_both_sides_as_they_were: emulator_only() timeout(120),
+    a_failure_of_any_driver_call_is_heard_at_the_other_end_of_a_channel: emulator_only() timeout(120),
     an_importer_that_fails_tells_the_exporter_and_the_channel_goes_on: emulator_only(),
     an_exporter_that_fails_in_the_middle_tells_the_importer: emulator_only(),
 ];
@@ -44,10 +47,6 @@ fn made(result: Result<impl Any, Error>) -> Result<Made, Error> {
 }
 
 const OPERATIONS: &[Operation] = &[
-    Operation {
-        name: "make an exporter",
-        run: |on| made(Exporter::new(&on.device)),
-    },
     Operation {
         name: "export",
         run: |on| made(on.exporter.export(&on.buffer)),
@@ -126,20 +125,22 @@ fn extend(on: &Fixture, capacity: Capacity) -> Result<Made, Error> {
 }
 
 impl Fixture {
-    fn new(context: &Context) -> Result<Self, Failure> {
+    fn new(context: &Context, types: HandleTypes) -> Result<Self, Failure> {
         let device = context.device()?;
-        let allocator = allocator(context)?;
+        let allocator = allocator_of(context, types)?;
         let granularity = allocator.granularity();
         let buffer = allocator.allocate_with_capacity(3 * granularity, 8 * granularity)?;
         let grown = buffer.grow(5 * granularity)?;
         fill(&grown, 1)?;
-        let exporter = Exporter::new(&device)?;
+        let exporter = match types == HandleTypes::FABRIC {
+            true => Exporter::for_fabric(&device),
+            false => Exporter::new(&device)?,
+        };
         let mut export = exporter.export(&buffer)?;
         let (bytes, fds) = export.to_parts()?;
         let first = Export::from_parts(&bytes, fds)?;
         let update = export.grow(&grown)?.clone();
-        let new = export.fds().skip(3).map(|fd| fd.try_clone_to_owned());
-        let fds = new.collect::<Result<_, _>>()?;
+        let (_, fds) = export.update_to_parts(1)?;
         Ok(Fixture {
             driver: context.driver()?.clone(),
             device,
@@ -155,23 +156,46 @@ impl Fixture {
 fn a_failure_of_any_driver_call_leaves_both_sides_as_they_were(
     context: &Context,
 ) -> Result<(), Failure> {
-    let fixture = Fixture::new(context)?;
+    let fixture = Fixture::new(context, HandleTypes::POSIX_FD)?;
+    fail_each(context, &fixture, OPERATIONS)?;
+    let exporter = Operation {
+        name: "make an exporter",
+        run: |on| made(Exporter::new(&on.device)),
+    };
+    fail_each(context, &fixture, &[exporter])
+}
+
+fn a_failure_of_any_driver_call_with_fabric_handles_leaves_both_sides_as_they_were(
+    context: &Context,
+) -> Result<(), Failure> {
+    vmm_emulator::Config::new()
+        .fabric(vmm_emulator::Fabric::Available)
+        .install()?;
+    let fixture = Fixture::new(context, HandleTypes::FABRIC)?;
+    fail_each(context, &fixture, OPERATIONS)
+}
+
+fn fail_each(
+    context: &Context,
+    fixture: &Fixture,
+    operations: &[Operation],
+) -> Result<(), Failure> {
     let told = Arc::new(AtomicUsize::new(0));
     let counter = told.clone();
     context.driver()?.on_release_error(move |_| {
         counter.fetch_add(1, Ordering::Relaxed);
     });
-    for operation in OPERATIONS {
+    for operation in operations {
         // Twice without a failure: what is set up once for good is set up now.
-        drop((operation.run)(&fixture)?);
+        drop((operation.run)(fixture)?);
         let mut before = context.snapshot()?;
-        drop((operation.run)(&fixture)?);
+        drop((operation.run)(fixture)?);
         context.assert_as(&before)?;
         let (mut calls, mut failures) = (0, 0);
         loop {
             let code = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
             let failing = emulated::fail(Calls::AnyHere, calls + 1, code);
-            let result = (operation.run)(&fixture);
+            let result = (operation.run)(fixture);
             let fired = failing.fired() > 0;
             drop(failing);
             let at = format!("{}, call {}", operation.name, calls + 1);
@@ -203,6 +227,45 @@ fn a_failure_of_any_driver_call_leaves_both_sides_as_they_were(
     Ok(())
 }
 
+/// Whichever call fails, of whichever side, both hear of it, and the next exchange works.
+fn a_failure_of_any_driver_call_is_heard_at_the_other_end_of_a_channel(
+    context: &Context,
+) -> Result<(), Failure> {
+    let fixture = Fixture::new(context, HandleTypes::POSIX_FD)?;
+    let mut channels = Channel::pair()?;
+    // An exporter that fails before it has offered anything says nothing.
+    channels.1.set_timeout(Duration::from_secs(2));
+    let share = |channel: &mut Channel| fixture.exporter.share(&fixture.buffer, channel);
+    let (shared, imported) = exchange(context, &mut channels, share)?;
+    drop((shared?, imported?));
+    let before = context.snapshot()?;
+    let (mut calls, mut heard) = (0, 0);
+    loop {
+        let code = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        let failing = emulated::fail(Calls::Any, calls + 1, code);
+        let (shared, imported) = exchange(context, &mut channels, share)?;
+        let fired = failing.fired() > 0;
+        drop(failing);
+        let at = format!("call {}", calls + 1);
+        assert_eq!(shared.is_ok(), imported.is_ok(), "{at}");
+        heard += usize::from(shared.is_err());
+        drop((shared, imported));
+        if !fired {
+            break;
+        }
+        calls += 1;
+        let left = context.assert_as(&before);
+        left.map_err(|failure| Failure::new(format!("{at}: {failure}")))?;
+        assert!(!channels.0.is_broken() && !channels.1.is_broken(), "{at}");
+        let (shared, imported) = exchange(context, &mut channels, share)?;
+        expect_filled(imported?.buffer(), 3, 1)?;
+        drop(shared?);
+    }
+    println!("{calls} driver calls, {heard} failures");
+    assert!(heard > 5);
+    context.assert_as(&before)
+}
+
 /// What came of an exchange on either side.
 type Ends = (Result<Export, Error>, Result<vmm_ipc::Imported, Error>);
 
@@ -228,7 +291,7 @@ fn exchange(
 fn an_importer_that_fails_tells_the_exporter_and_the_channel_goes_on(
     context: &Context,
 ) -> Result<(), Failure> {
-    let fixture = Fixture::new(context)?;
+    let fixture = Fixture::new(context, HandleTypes::POSIX_FD)?;
     let mut channels = Channel::pair()?;
     let share = |channel: &mut Channel| fixture.exporter.share(&fixture.buffer, channel);
     let (shared, imported) = exchange(context, &mut channels, share)?;
@@ -264,7 +327,7 @@ fn an_importer_that_fails_tells_the_exporter_and_the_channel_goes_on(
 fn an_exporter_that_fails_in_the_middle_tells_the_importer(
     context: &Context,
 ) -> Result<(), Failure> {
-    let fixture = Fixture::new(context)?;
+    let fixture = Fixture::new(context, HandleTypes::POSIX_FD)?;
     let mut channels = Channel::pair()?;
     let share = |channel: &mut Channel| fixture.exporter.share(&fixture.buffer, channel);
     let (shared, imported) = exchange(context, &mut channels, share)?;
