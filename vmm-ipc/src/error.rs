@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use rustix::io::Errno;
 
-use crate::wire::{Reason, Refusal, WireError};
+use crate::wire::{BufferId, Reason, Refusal, WireError};
 
 /// The result of every fallible call in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -22,6 +22,10 @@ struct Inner {
     advice: Option<Cow<'static, str>>,
     /// The generation that the importer has reached, where that was sent by parts.
     reached: Option<u64>,
+    /// The buffer whose end was told.
+    buffer: Option<BufferId>,
+    /// Whether it is about one of several, of which the next may be another matter.
+    of_one: bool,
 }
 
 #[derive(Debug)]
@@ -37,8 +41,8 @@ enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The deadline passed. In the middle of an exchange that breaks it off; a wait for a message that
-    /// has not begun can be repeated: see [`Channel::is_broken`](crate::Channel::is_broken).
+    /// The deadline passed. In the middle of an exchange that breaks it off; a wait for a message can be
+    /// repeated: see [`Channel::is_broken`](crate::Channel::is_broken).
     Timeout,
     /// The peer hung up, its process ended, or an earlier exchange on the channel was broken off.
     Hangup,
@@ -151,6 +155,18 @@ impl Error {
         self
     }
 
+    /// About this buffer.
+    pub(crate) fn about(mut self, buffer: BufferId) -> Self {
+        self.0.buffer = Some(buffer);
+        self
+    }
+
+    /// About one peer of those that come.
+    pub(crate) fn of_one(mut self) -> Self {
+        self.0.of_one = true;
+        self
+    }
+
     fn from_parts(kind: ErrorKind, attempt: Cow<'static, str>, cause: Cause) -> Self {
         Error(Box::new(Inner {
             kind,
@@ -158,6 +174,8 @@ impl Error {
             cause,
             advice: None,
             reached: None,
+            buffer: None,
+            of_one: false,
         }))
     }
 
@@ -167,10 +185,12 @@ impl Error {
     }
 
     /// Whether the same call may succeed later, without anything being changed: the peer was slow or
-    /// gone, or something was used up for the moment. It takes another channel where this one
+    /// gone, something was used up for the moment, or the next one to be accepted is another. It takes
+    /// another channel where this one
     /// [is broken](crate::Channel::is_broken).
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
+            ErrorKind::Peer => self.0.of_one,
             ErrorKind::Timeout | ErrorKind::Hangup | ErrorKind::InFlight | ErrorKind::FdLimit => {
                 true
             }
@@ -191,6 +211,11 @@ impl Error {
     /// failed on the way.
     pub fn reached(&self) -> Option<u64> {
         self.0.reached
+    }
+
+    /// Which buffer [`ErrorKind::Retired`] is about: several can be shared over one channel.
+    pub fn buffer(&self) -> Option<BufferId> {
+        self.0.buffer
     }
 
     /// Why the peer refused, where it did.

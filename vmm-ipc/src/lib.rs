@@ -49,7 +49,8 @@
 //! |---|---|
 //! | share with the first importer, or with many | [`Exporter::share`], [`Export::send`] |
 //! | grow what is shared | [`Export::grow`], [`Export::send_updates`], [`Imported::receive_update`] |
-//! | pass on what was imported | [`ImportOptions::keep_handles`], [`Imported::export`] |
+//! | pass on what was imported, and what it grows by | [`ImportOptions::keep_handles`], [`Imported::export`], [`Imported::export_growth`] |
+//! | wait for several things at once | [`Channel::try_receive`], [`ImportOptions::receive_offered`], [`decline_offer`] |
 //! | use another transport | [`Export::into_parts`], [`Export::from_parts`], [`ImportOptions::import_parts`] |
 //! | share across machines of one NVLink domain | [`Exporter::for_fabric`] |
 //! | stop sharing | [`Export::retire`] |
@@ -102,5 +103,7 @@ pub use crate::channel::{
 };
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::export::{Export, Exporter, Progress};
-pub use crate::import::{Capacity, ImportOptions, Imported, Importer};
+pub use crate::import::{
+    Capacity, ImportOptions, Imported, Importer, decline_offer, decline_update,
+};
 pub use crate::limits::Limits;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use vmm_sys::{CUmemAllocationProp, CUresult};
 
@@ -31,6 +32,12 @@ struct Physical {
     location: Location,
     handle_types: HandleTypes,
     imported: bool,
+    id: u64,
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The 64 bytes by which another process of the same NVLink or IMEX domain imports memory.
@@ -137,6 +144,7 @@ impl Blueprint {
             location: *location,
             handle_types: *handle_types,
             imported: false,
+            id: next_id(),
         })))
     }
 }
@@ -195,6 +203,7 @@ impl Allocation {
             location: Location::Device,
             handle_types: HandleTypes::NONE,
             imported: true,
+            id: next_id(),
         };
         // From here on `physical` owns the handle, so a failure below gives it back.
         let prop = match &physical.handle {
@@ -326,6 +335,12 @@ impl Allocation {
     /// Whether the memory came from a handle that was exported, by another process or this one.
     pub fn is_imported(&self) -> bool {
         self.0.imported
+    }
+
+    /// A number that no other allocation of this process has or will have: what to know this one by
+    /// without keeping it. Clones have the same.
+    pub fn id(&self) -> u64 {
+        self.0.id
     }
 
     /// Whether both values are the same memory by the same handle.

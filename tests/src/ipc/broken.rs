@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use vmm::{Allocator, HandleTypes, Location};
-use vmm_ipc::wire::{Descriptor, Message};
-use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Limits};
+use vmm_ipc::wire::{Descriptor, Message, Reason, Refusal};
+use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Limits, decline_offer, decline_update};
 
 use super::{allocator, expect_filled, filled};
 use crate::{Case, Context, Failure, cases};
@@ -14,6 +14,7 @@ pub const CASES: &[Case] = cases![
     an_answer_that_comes_too_late_is_taken_for_no_other,
     an_importer_that_loses_patience_tells_the_exporter_at_once,
     a_farewell_is_an_answer_of_its_own_and_the_channel_goes_on,
+    an_offer_and_an_update_can_be_declined_and_the_channel_goes_on,
     what_comes_out_of_place_breaks_the_channel_for_both,
     a_callback_that_panics_breaks_the_channel_for_both,
     memory_that_lies_elsewhere_than_stated_is_refused,
@@ -88,7 +89,9 @@ fn a_farewell_is_an_answer_of_its_own_and_the_channel_goes_on(
             let second = receive(&mut theirs)?;
             expect_filled(second.buffer(), 2, 1)?;
             let none = ImportOptions::read_only().receive(context.driver()?, &mut theirs);
-            assert_eq!(kind(none), Some(ErrorKind::Retired));
+            let error = none.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Retired);
+            assert_eq!(error.buffer(), Some(second.id()));
             assert!(!theirs.is_broken());
             Ok(())
         });
@@ -100,6 +103,60 @@ fn a_farewell_is_an_answer_of_its_own_and_the_channel_goes_on(
             .join()
             .unwrap_or_else(|_| Err(Failure::new("the importer panicked")))
     })
+}
+
+fn an_offer_and_an_update_can_be_declined_and_the_channel_goes_on(
+    context: &Context,
+) -> Result<(), Failure> {
+    let allocator = allocator(context)?;
+    let granule = allocator.granularity();
+    let buffer = filled(&allocator, 130, 1)?;
+    let exporter = Exporter::new(&context.device()?)?;
+    let (mut ours, mut theirs) = Channel::pair()?;
+    let mut export = exporter.export(&buffer)?;
+    export.grow(&buffer.grow(131 * granule)?)?;
+    let no = || Refusal::new(Reason::Other, "not now");
+    let work = || {
+        std::thread::scope(|scope| {
+            let theirs = &mut theirs;
+            let importer = scope.spawn(move || -> Result<(), Failure> {
+                let Message::Offer(offer) = theirs.receive()?.message else {
+                    return Err(Failure::new("an offer was to come"));
+                };
+                decline_offer(theirs, &offer, no())?;
+                let imported = ImportOptions::read_only().receive(context.driver()?, theirs)?;
+                expect_filled(imported.buffer(), 130, 1)?;
+                let Message::Update(update) = theirs.receive()?.message else {
+                    return Err(Failure::new("an update was to come"));
+                };
+                decline_update(theirs, &update, no())?;
+                Ok(())
+            });
+            for result in [
+                export.send(&mut ours),
+                export.send(&mut ours),
+                export.send_updates(&mut ours, 0).map(drop),
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                match result {
+                    (1, result) => result?,
+                    (_, result) => {
+                        let error = result.unwrap_err();
+                        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+                        assert!(error.to_string().contains("not now"), "{error}");
+                    }
+                }
+            }
+            importer
+                .join()
+                .unwrap_or_else(|_| Err(Failure::new("the importer panicked")))
+        })?;
+        assert!(!ours.is_broken() && !theirs.is_broken());
+        Ok(())
+    };
+    context.leaves_nothing(work)
 }
 
 fn what_comes_out_of_place_breaks_the_channel_for_both(context: &Context) -> Result<(), Failure> {

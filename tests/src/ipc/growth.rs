@@ -22,6 +22,8 @@ pub const CASES: &[Case] = cases![
     updates_that_were_missed_or_repeated_are_refused_and_a_new_offer_works,
     an_update_of_another_buffer_is_refused,
     what_did_not_grow_from_the_exported_buffer_is_refused,
+    updates_that_are_not_here_are_no_success,
+    a_descriptor_states_the_room_that_the_grown_buffer_has,
 ];
 
 /// Imports a buffer, then takes updates until there are no more, and says after each what it has.
@@ -80,11 +82,9 @@ fn import(context: &Context, export: &Export, options: ImportOptions) -> Result<
 
 /// What travels with an update.
 fn update_fds(export: &Export, update: &Update) -> Result<Vec<OwnedFd>, Failure> {
-    let new = export.fds().skip(update.first_chunk() as usize);
-    let fds = new
-        .take(update.sizes().len())
-        .map(|fd| fd.try_clone_to_owned());
-    Ok(fds.collect::<Result<_, _>>()?)
+    let (bytes, fds) = export.update_to_parts(update.generation())?;
+    assert_eq!(Update::decode(&bytes)?, *update);
+    Ok(fds)
 }
 
 fn growth_reaches_several_importers_at_the_same_address(context: &Context) -> Result<(), Failure> {
@@ -282,11 +282,70 @@ fn an_update_of_another_buffer_is_refused(context: &Context) -> Result<(), Failu
 fn what_did_not_grow_from_the_exported_buffer_is_refused(context: &Context) -> Result<(), Failure> {
     let (buffer, mut export) = start(context, 8)?;
     let (other, _) = start(context, 8)?;
+    // Put together by hand: the last chunk is the exported one, the first is not; and the other way.
+    let device = context.device()?;
+    let memory = |buffer: &Buffer, chunk: usize| {
+        let chunk = buffer.chunks().nth(chunk);
+        chunk.map(|chunk| chunk.allocation.clone()).into_iter()
+    };
+    let by_hand = |first: &Buffer, second: &Buffer| {
+        let memory: Vec<_> = memory(first, 0)
+            .chain(memory(second, 1))
+            .chain(memory(&other, 0))
+            .collect();
+        let len = memory.len() * buffer.granularity();
+        let options = vmm::MapOptions::new(vmm::Access::ReadWrite);
+        Buffer::from_allocations(&device, memory, len, &options)
+    };
+    let (same_end, same_begin) = (by_hand(&other, &buffer)?, by_hand(&buffer, &other)?);
+    let more = grown(&other, 1)?;
     let before = context.snapshot()?;
-    for wrong in [&buffer, &grown(&other, 1)?] {
+    for wrong in [&buffer, &more, &same_end, &same_begin] {
         let error = export.grow(wrong).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert_eq!((export.generation(), export.fds().len()), (0, 2));
     }
-    context.assert_as(&before)
+    context.assert_as(&before)?;
+    // What is the same memory is taken, however it was put together.
+    export.grow(&by_hand(&buffer, &buffer)?)?;
+    Ok(())
+}
+
+fn updates_that_are_not_here_are_no_success(context: &Context) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 64)?;
+    export.grow(&grown(&buffer, 1)?)?;
+    // Put together from parts, it has what the buffer is, not how that came about.
+    let (bytes, fds) = export.to_parts()?;
+    let again = Export::from_parts(&bytes, fds)?;
+    let (mut ours, mut theirs) = Channel::pair()?;
+    for (export, since) in [(&again, 0), (&export, 99), (&export, u64::MAX)] {
+        let error = export.send_updates(&mut ours, since).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfOrder, "{error}");
+        assert!(error.to_string().contains("Export::send"), "{error}");
+        assert_eq!(error.reached(), Some(since));
+    }
+    assert_eq!(again.send_updates(&mut ours, 1)?, 1);
+    assert!(theirs.try_receive()?.is_none(), "something was sent");
+    let error = again.update_to_parts(1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfOrder, "{error}");
+    Ok(())
+}
+
+fn a_descriptor_states_the_room_that_the_grown_buffer_has(
+    context: &Context,
+) -> Result<(), Failure> {
+    let (buffer, mut export) = start(context, 2)?;
+    let granularity = buffer.granularity();
+    // The same memory and one chunk more, in a range with more room.
+    let mut memory: Vec<_> = buffer.chunks().map(|c| c.allocation.clone()).collect();
+    memory.push(allocator(context)?.allocate_unmapped(granularity)?);
+    let options = vmm::MapOptions::new(vmm::Access::ReadWrite).capacity(16 * granularity);
+    let device = context.device()?;
+    let moved = Buffer::from_allocations(&device, memory, 3 * granularity, &options)?;
+    export.grow(&moved)?;
+    assert_eq!(moved.capacity(), 16 * granularity);
+    assert_eq!(export.descriptor().capacity(), moved.capacity() as u64);
+    let late = import(context, &export, ImportOptions::read_only())?;
+    assert!(late.buffer().capacity() >= moved.capacity());
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Sharing: `vmm-ipc` between processes, and against peers that mean no good.
 
 mod broken;
+mod few_files;
 mod growth;
 mod hostile;
 mod hostile_handles;
@@ -22,6 +23,7 @@ use crate::{Case, Context, Failure, Peer, Role};
 pub fn cases() -> Vec<Case> {
     let lists: &[&[Case]] = &[
         broken::CASES,
+        few_files::CASES,
         growth::CASES,
         hostile::CASES,
         hostile_handles::CASES,

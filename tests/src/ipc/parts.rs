@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm::sys::CUresult;
 use vmm::{Allocator, HandleTypes};
 use vmm_ipc::wire::Descriptor;
@@ -22,8 +21,6 @@ pub const CASES: &[Case] = cases![
     a_wrong_size_is_refused_and_leaves_nothing,
     too_few_or_too_many_descriptors_are_refused,
     limits_of_chunks_bytes_and_capacity_are_kept,
-    near_the_limit_of_open_files_it_says_how_many_are_needed_and_left,
-    the_drivers_refusal_at_the_limit_of_open_files_is_no_lack_of_memory: emulator_only(),
     a_gpu_that_is_not_visible_is_explained,
     the_drivers_invalid_device_at_import_is_explained: emulator_only(),
     progress_is_told_batch_by_batch,
@@ -219,76 +216,6 @@ fn limits_of_chunks_bytes_and_capacity_are_kept(context: &Context) -> Result<(),
         assert_eq!(imported.buffer().capacity(), expected, "{capacity:?}");
         expect_filled(imported.buffer(), 3, 1)?;
     }
-    context.assert_as(&before)
-}
-
-/// Runs `work` where only `left` more files can be opened.
-fn with_files_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
-    let limit = getrlimit(Resource::Nofile);
-    let lower = Rlimit {
-        current: Some(256),
-        maximum: limit.maximum,
-    };
-    setrlimit(Resource::Nofile, lower).expect("lowering the limit of open files");
-    // The limit is on numbers, of which there are some left between those that are taken.
-    let mut taken = Vec::new();
-    while let Ok(file) = std::fs::File::open("/dev/null") {
-        taken.push(file);
-    }
-    assert!(taken.len() > left);
-    taken.truncate(taken.len() - left);
-    let result = work();
-    setrlimit(Resource::Nofile, limit).expect("raising it again");
-    result
-}
-
-fn near_the_limit_of_open_files_it_says_how_many_are_needed_and_left(
-    context: &Context,
-) -> Result<(), Failure> {
-    let buffer = filled(&allocator(context)?, 40, 1)?;
-    let exporter = Exporter::new(&context.device()?)?;
-    drop(exporter.export(&buffer)?);
-    let before = context.snapshot()?;
-    let error = with_files_left(20, || exporter.export(&buffer)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
-    let text = error.to_string();
-    assert!(text.contains("takes 40 file descriptors"), "{text}");
-    assert!(text.contains("20 of the process's"), "{text}");
-    assert!(text.contains("ulimit -n"), "{text}");
-    context.assert_as(&before)?;
-    // The same for duplicates, and for handles that an importer is to keep.
-    let export = exporter.export(&buffer)?;
-    let before = context.snapshot()?;
-    let error = with_files_left(20, || export.to_parts()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
-    context.assert_as(&before)
-}
-
-fn the_drivers_refusal_at_the_limit_of_open_files_is_no_lack_of_memory(
-    context: &Context,
-) -> Result<(), Failure> {
-    let buffer = filled(&allocator(context)?, 3, 1)?;
-    let exporter = Exporter::new(&context.device()?)?;
-    let before = context.snapshot()?;
-    let code = CUresult::CUDA_ERROR_OPERATING_SYSTEM;
-    let failing = emulated::fail(Calls::Of("cuMemExportToShareableHandle"), 2, code);
-    let error = exporter.export(&buffer).unwrap_err();
-    assert_eq!(failing.fired(), 1);
-    assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
-    let text = error.to_string();
-    assert!(
-        text.contains("chunk 2 of 3") && text.contains("ulimit -n"),
-        "{text}"
-    );
-    assert!(!text.contains("OUT_OF_MEMORY"), "{text}");
-    context.assert_as(&before)?;
-    drop(failing);
-    // By the limit itself, which is too near to have been looked for ahead.
-    let error = with_files_left(1, || exporter.export(&buffer)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
-    let text = error.to_string();
-    assert!(text.contains("2 more are needed"), "{text}");
-    assert!(text.contains("0 of the process's 256"), "{text}");
     context.assert_as(&before)
 }
 

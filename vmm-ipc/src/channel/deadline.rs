@@ -16,6 +16,11 @@ impl Deadline {
         Deadline(now.checked_add(timeout).unwrap_or_else(far))
     }
 
+    /// That has passed: what is tried by it is tried once.
+    pub(crate) fn now() -> Self {
+        Deadline(Instant::now())
+    }
+
     /// What is left; `None` once it has passed.
     pub(crate) fn left(self) -> Option<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());

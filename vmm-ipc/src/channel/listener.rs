@@ -131,12 +131,12 @@ impl Listener {
         &self.path
     }
 
-    /// Wait for the next peer.
+    /// Wait for the next peer. One that is gone again is passed over.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`]; [`ErrorKind::Peer`] for a peer that may not be talked to, after which
-    /// the next one can be accepted.
+    /// [`ErrorKind::Timeout`]; [`ErrorKind::Peer`] for a peer that may not be talked to, which is
+    /// [retryable](Error::is_retryable) here: the next one can be accepted.
     pub fn accept(&self, timeout: Duration) -> Result<Channel> {
         let attempt = "waiting for a peer";
         let deadline = Deadline::after(timeout);
@@ -144,7 +144,9 @@ impl Listener {
             match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
                 // One that is gone already is as if it had not come.
                 Ok(socket) => match Channel::from_fd(socket, self.policy) {
+                    Ok(channel) if channel.is_broken() => {}
                     Err(error) if error.kind() == ErrorKind::Hangup => {}
+                    Err(error) if error.kind() == ErrorKind::Peer => return Err(error.of_one()),
                     result => return result,
                 },
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,

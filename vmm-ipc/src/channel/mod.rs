@@ -2,6 +2,7 @@
 
 mod credentials;
 mod deadline;
+mod incoming;
 mod listener;
 mod peer;
 mod socket;
@@ -18,10 +19,12 @@ pub use self::listener::Listener;
 pub use self::peer::{PeerCredentials, PeerPolicy};
 
 pub(crate) use self::deadline::Deadline;
+pub(crate) use self::incoming::Arrival;
+use self::incoming::Incoming;
 use self::socket::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::Limits;
-use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, MessageKind, VERSION, WireError};
+use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, VERSION, WireError};
 
 /// A connection to one other process.
 ///
@@ -30,7 +33,11 @@ use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, MessageKind, VERSION, Wire
 /// An error in the middle of an exchange leaves the two sides out of step. The channel is shut down
 /// then, so that the peer hears of it at once too: every later call answers [`ErrorKind::Hangup`], see
 /// [`Channel::is_broken`], and another channel is needed. A refusal is not such an error, nor is a wait
-/// for a message of which nothing has come: after these the channel goes on.
+/// for a message that has not come, or not all of it, nor a message whose file descriptors this process
+/// has no numbers left for: after these the channel goes on.
+///
+/// Who waits for several things at once polls the channel ([`AsFd`]) and calls
+/// [`Channel::try_receive`].
 #[derive(Debug)]
 pub struct Channel {
     socket: Socket,
@@ -41,7 +48,11 @@ pub struct Channel {
     said_hello: bool,
     /// Whether the peer has.
     heard_hello: bool,
+    /// What has come of the next message.
+    incoming: Incoming,
     broken: bool,
+    /// Whether sending has told that the peer is gone. What it said before can still be heard.
+    gone: bool,
 }
 
 /// A message and the file descriptors that came with it.
@@ -127,11 +138,14 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidArgument`] for another kind of socket; [`ErrorKind::Peer`].
+    /// [`ErrorKind::InvalidArgument`] for another kind of socket; [`ErrorKind::Peer`]. A peer that is
+    /// gone already is no error here: what it said before can be received.
     pub fn from_fd(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
         let mut channel = Self::silent(socket, policy)?;
-        channel.greet(channel.deadline())?;
-        Ok(channel)
+        match channel.greet(channel.deadline()) {
+            Err(error) if error.kind() != ErrorKind::Hangup => Err(error),
+            _ => Ok(channel),
+        }
     }
 
     /// A channel on which nothing was said yet.
@@ -147,7 +161,9 @@ impl Channel {
             limits: Limits::default(),
             said_hello: false,
             heard_hello: false,
+            incoming: Incoming::default(),
             broken: false,
+            gone: false,
         })
     }
 
@@ -155,7 +171,22 @@ impl Channel {
     ///
     /// To give the second to a child process, take the socket out of it with [`Channel::into_fd`], have
     /// the child inherit that, and make it a channel there with [`Channel::from_fd`]. Both sides see
-    /// the process that called this as their peer.
+    /// the process that called this as their peer. The socket is close-on-exec, as every descriptor
+    /// here: as one of the child's standard streams it is inherited all the same.
+    ///
+    /// ```no_run
+    /// use std::process::{Command, Stdio};
+    /// use vmm_ipc::{Channel, PeerPolicy};
+    ///
+    /// let (ours, theirs) = Channel::pair()?;
+    /// let child = Command::new("importer").stdin(Stdio::from(theirs.into_fd()?)).spawn()?;
+    ///
+    /// // In the child:
+    /// use std::os::fd::AsFd;
+    /// let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    /// let channel = Channel::from_fd(socket, PeerPolicy::SameUser)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -189,15 +220,28 @@ impl Channel {
         Ok(self.socket.into_fd())
     }
 
-    /// Whether an exchange was broken off, so that another channel is needed.
+    /// Whether another channel is needed: an exchange was broken off, or the peer is gone. What a peer
+    /// said before it went can still be received, until that answers [`ErrorKind::Hangup`] too.
     pub fn is_broken(&self) -> bool {
-        self.broken
+        self.broken || self.gone
     }
 
-    /// Have no more said here, and have the peer hear of that.
+    /// Have no more said here, and have the peer hear of that. Nothing that came is kept.
     pub(crate) fn break_off(&mut self) {
         self.broken = true;
+        self.incoming = Incoming::default();
         self.socket.shut_down();
+    }
+
+    /// The same, on account of an error.
+    pub(crate) fn break_off_after(&mut self, error: Error) -> Error {
+        self.break_off();
+        match error.kind() {
+            ErrorKind::Timeout => {
+                error.advise("open a new channel, with a longer `set_timeout` for a slow peer")
+            }
+            _ => error,
+        }
     }
 
     /// What follows one after the other on a channel that is not broken.
@@ -210,7 +254,8 @@ impl Channel {
     }
 
     fn greet(&mut self, deadline: Deadline) -> Result<()> {
-        if !self.said_hello {
+        // One that is gone needs no greeting.
+        if !self.said_hello && !self.gone {
             self.send_frames(&Message::Hello(Hello { version: VERSION }), &[], deadline)?;
             self.said_hello = true;
         }
@@ -265,10 +310,33 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`],
-    /// [`ErrorKind::Limit`], [`ErrorKind::FdLimit`]. File descriptors that came are closed then.
+    /// [`ErrorKind::Timeout`], after which what has come of the message is kept for the next call;
+    /// [`ErrorKind::FdLimit`], after which the next message can be received;
+    /// [`ErrorKind::Hangup`], [`ErrorKind::Protocol`], [`ErrorKind::Limit`]. Except after a timeout, file
+    /// descriptors that came are closed.
     pub fn receive(&mut self) -> Result<Received> {
         self.receive_by(Deadline::after(self.timeout))
+    }
+
+    /// Receive the next message where all of it is there, else `None`, without waiting: for who
+    /// [polls](AsFd) the channel. It can be readable without a whole message being there, as after the
+    /// greeting with which every channel begins.
+    ///
+    /// A buffer or an update is several messages. The first of them, [`Message::Offer`] or
+    /// [`Message::Update`], says how many handles follow:
+    /// [`ImportOptions::receive_offered`](crate::ImportOptions::receive_offered) and
+    /// [`Imported::receive_offered_update`](crate::Imported::receive_offered_update) wait for these,
+    /// for [`Limits::time`] at most; [`decline_offer`](crate::decline_offer) and
+    /// [`decline_update`](crate::decline_update) say no.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::receive`], without the timeout.
+    pub fn try_receive(&mut self) -> Result<Option<Received>> {
+        match self.receive_by(Deadline::now()) {
+            Err(error) if error.kind() == ErrorKind::Timeout && !self.broken => Ok(None),
+            result => result.map(Some),
+        }
     }
 
     pub(crate) fn deadline(&self) -> Deadline {
@@ -309,8 +377,9 @@ impl Channel {
         for (frame, part) in Frame::cut(message.kind(), total, count).zip(cuts) {
             let fds = if frame.offset == 0 { fds } else { &[] };
             if let Err(error) = self.socket.send(&frame, part, fds, deadline) {
+                self.gone |= error.kind() == ErrorKind::Hangup;
                 if frame.offset > 0 || self.socket.is_midway() {
-                    self.break_off();
+                    return Err(self.break_off_after(error));
                 }
                 return Err(error);
             }
@@ -319,115 +388,48 @@ impl Channel {
     }
 
     pub(crate) fn receive_by(&mut self, deadline: Deadline) -> Result<Received> {
+        self.arrive_by(deadline)?.whole()
+    }
+
+    /// The next message, also where its descriptors were cut off.
+    pub(crate) fn arrive_by(&mut self, deadline: Deadline) -> Result<Arrival> {
         self.check(RECEIVING)?;
         match self.greet(deadline) {
             // What a peer said before it went can still be heard.
             Err(error) if error.kind() != ErrorKind::Hangup => return Err(error),
             _ => {}
         }
-        let result = self.receive_next(deadline);
-        if let Err(error) = &result {
-            // A message that has not begun may still come.
-            let nothing_came = error.kind() == ErrorKind::Timeout && !self.socket.is_midway();
-            if !nothing_came {
-                self.break_off();
-            }
+        let result = self.arrive(deadline);
+        if let Err(error) = &result
+            && error.kind() != ErrorKind::Timeout
+        {
+            self.break_off();
         }
         result
     }
 
-    fn receive_next(&mut self, deadline: Deadline) -> Result<Received> {
+    fn arrive(&mut self, deadline: Deadline) -> Result<Arrival> {
+        let mut next = || {
+            let (incoming, socket) = (&mut self.incoming, &mut self.socket);
+            incoming.complete(socket, &self.limits, deadline)
+        };
         if !self.heard_hello {
             // The peer's first message says which version it speaks.
-            match self.receive_one(deadline)?.message {
+            match next()?.message {
                 Message::Hello(_) => self.heard_hello = true,
                 other => return Err(unexpected(&other, "hello")),
             }
         }
-        match self.receive_one(deadline)? {
-            Received {
-                message: message @ Message::Hello(_),
-                ..
-            } => Err(unexpected(&message, "another message")),
-            received => Ok(received),
+        let arrival = next()?;
+        match arrival.message {
+            Message::Hello(_) => Err(unexpected(&arrival.message, "another message")),
+            _ => Ok(arrival),
         }
-    }
-
-    fn receive_one(&mut self, deadline: Deadline) -> Result<Received> {
-        let (mut payload, mut fds) = (Vec::new(), Vec::new());
-        let limits = self.limits;
-        let bound = move |frame: &Frame| check_bound(frame, &limits);
-        let first = self
-            .socket
-            .receive(&mut payload, &mut fds, deadline, &bound)?;
-        if first.offset != 0 {
-            return Err(Error::wire(RECEIVING, out_of_step(&first)));
-        }
-        let mut last = first;
-        while !last.is_last() {
-            let next = self
-                .socket
-                .receive(&mut payload, &mut fds, deadline, &bound)
-                .inspect_err(|_| self.break_off())?;
-            let follows = next.kind == first.kind
-                && next.total == first.total
-                && next.offset == last.offset + last.payload;
-            if !follows {
-                return Err(Error::wire(RECEIVING, out_of_step(&next)));
-            }
-            last = next;
-        }
-        let message = Message::decode(first.kind, &payload)
-            .map_err(|error| Error::wire(format!("reading {}", first.kind.name()), error))?;
-        let expected = match message {
-            Message::Handles { count, .. } => count as usize,
-            _ => 0,
-        };
-        if fds.len() != expected {
-            let reason = format!(
-                "{} file descriptors came with {} that is for {expected}",
-                fds.len(),
-                first.kind.name()
-            );
-            return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
-        }
-        Ok(Received { message, fds })
     }
 }
 
 const SENDING: &str = "sending to the peer";
 const RECEIVING: &str = "receiving from the peer";
-
-/// Refuse a message for its stated size, before any of it is kept.
-fn check_bound(frame: &Frame, limits: &Limits) -> Result<()> {
-    let most = match frame.kind.max_payload() {
-        Some(most) => most as u64,
-        None => limits.message_bytes(),
-    };
-    let found = u64::from(frame.total);
-    if found <= most {
-        return Ok(());
-    }
-    let what = match frame.kind {
-        MessageKind::Offer | MessageKind::Update => "bytes, more than its chunks may have,",
-        _ => "bytes",
-    };
-    Err(Error::wire(
-        format!("receiving {}", frame.kind.name()),
-        WireError::Limit {
-            what,
-            found,
-            limit: most,
-        },
-    ))
-}
-
-fn out_of_step(frame: &Frame) -> WireError {
-    WireError::Unexpected {
-        found: frame.kind.name(),
-        expected: "the rest of a message",
-    }
-}
 
 pub(crate) fn unexpected(found: &Message, expected: &'static str) -> Error {
     let found = found.kind().name();

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recvmsg, sendmsg, sockopt,
 };
 
 use super::deadline::Deadline;
@@ -28,17 +28,31 @@ pub(super) struct Socket {
     /// Whether this side spoke last, so that there is nothing to receive before the peer has had its
     /// turn.
     spoke: bool,
-    /// Whether the last call ended in the middle of a frame.
+    /// Whether the last send ended in the middle of a frame.
     midway: bool,
+    /// What has come of the next frame, on a stream.
+    partial: Partial,
     /// Whether the kernel has told that the peer went without having read everything.
     reset: bool,
+}
+
+/// A frame of which not all has come.
+#[derive(Debug, Default)]
+struct Partial {
+    header: [u8; FRAME_HEADER],
+    frame: Option<Frame>,
+    /// Bytes of the header, then of the payload.
+    got: usize,
+    /// Descriptors that came with it.
+    fds: usize,
+    cut_off: bool,
 }
 
 impl Socket {
     pub(super) fn new(fd: OwnedFd) -> Result<Self> {
         let attempt = "taking over a socket";
-        let kind = rustix::net::sockopt::socket_type(&fd).map_err(|e| Error::os(attempt, e))?;
-        let domain = rustix::net::sockopt::socket_domain(&fd).map_err(|e| Error::os(attempt, e))?;
+        let kind = sockopt::socket_type(&fd).map_err(|e| Error::os(attempt, e))?;
+        let domain = sockopt::socket_domain(&fd).map_err(|e| Error::os(attempt, e))?;
         let packets = match kind {
             SocketType::SEQPACKET => true,
             SocketType::STREAM => false,
@@ -71,6 +85,7 @@ impl Socket {
             room,
             spoke: false,
             midway: false,
+            partial: Partial::default(),
             reset: false,
         })
     }
@@ -127,7 +142,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Receive one frame. The payload is appended to `payload`, the descriptors to `fds`.
+    /// Receive one frame, and whether descriptors that came with it were cut off: none is kept then.
+    /// The payload is appended to `payload`, the descriptors to `fds`. Where the deadline passes in the
+    /// middle, the next call goes on there and wants the same two.
     ///
     /// `bound` is asked, once the header is known, how many bytes the whole message may have.
     pub(super) fn receive(
@@ -136,47 +153,71 @@ impl Socket {
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
         bound: &dyn Fn(&Frame) -> Result<()>,
-    ) -> Result<Frame> {
-        let mut header = [0; FRAME_HEADER];
-        let had = fds.len();
-        self.midway = false;
-        if std::mem::take(&mut self.spoke) {
+    ) -> Result<(Frame, bool)> {
+        if std::mem::take(&mut self.spoke) && deadline.left().is_some() {
             // One call less than to try, fail, wait, and try again.
             self.wait(PollFlags::IN, deadline, RECEIVING)?;
         }
-        let frame = if self.packets {
-            self.packet(&mut header, payload, fds, deadline, bound)?
-        } else {
-            self.exactly(&mut header, true, fds, deadline)?;
-            let frame = Frame::decode(&header).map_err(|error| Error::wire(RECEIVING, error))?;
-            bound(&frame)?;
-            let start = payload.len();
-            payload.resize(start + frame.payload as usize, 0);
-            let place = payload.get_mut(start..).unwrap_or_default();
-            self.exactly(place, false, fds, deadline)?;
-            frame
+        let mut partial = std::mem::take(&mut self.partial);
+        let result = match self.packets {
+            true => self.packet(&mut partial, payload, fds, deadline, bound),
+            false => self.piece_by_piece(&mut partial, payload, fds, deadline, bound),
         };
-        let came = fds.len() - had;
-        if came != usize::from(frame.fds) {
+        let frame = match result {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.partial = partial;
+                return Err(error);
+            }
+        };
+        if partial.cut_off {
+            fds.truncate(fds.len().saturating_sub(partial.fds));
+        } else if partial.fds != usize::from(frame.fds) {
             let reason = format!(
-                "{came} file descriptors came where the message states {}",
-                frame.fds
+                "{} file descriptors came where the message states {}",
+                partial.fds, frame.fds
             );
             return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
         }
-        self.midway = false;
-        Ok(frame)
+        Ok((frame, partial.cut_off))
     }
 
-    /// Whether the last call ended in the middle of a frame.
+    /// Whether the last send ended in the middle of a frame.
     pub(super) fn is_midway(&self) -> bool {
         self.midway
     }
 
-    /// Have nothing more come or go. What was sent already can still be received.
+    /// Have nothing more come or go. What was sent already can still be received by the peer; what lies
+    /// in this side's queue would keep its descriptors open, and with them the peer's memory, and is
+    /// thrown away.
     pub(super) fn shut_down(&self) {
         // One that is not connected any more is as good.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+        // With every packet comes who sent it, which tells an empty one from the end.
+        let marked = self.packets && sockopt::set_socket_passcred(&self.fd, true).is_ok();
+        let (mut reset, mut place) = (false, [0; 256]);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let parts = &mut [IoSliceMut::new(&mut place)];
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            let message = match recvmsg(&self.fd, parts, &mut control, flags) {
+                Ok(message) => message,
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNRESET) if !std::mem::replace(&mut reset, true) => continue,
+                Err(_) => return,
+            };
+            let mut along = 0;
+            for part in control.drain() {
+                along += 1;
+                if let RecvAncillaryMessage::ScmRights(fds) = part {
+                    fds.for_each(|fd| drop(without_linger(fd)));
+                }
+            }
+            if message.bytes == 0 && !(marked && along > 0) {
+                return;
+            }
+        }
     }
 
     pub(super) fn into_fd(self) -> OwnedFd {
@@ -186,55 +227,78 @@ impl Socket {
     /// One packet, which is one frame.
     fn packet(
         &mut self,
-        header: &mut [u8; FRAME_HEADER],
+        partial: &mut Partial,
         payload: &mut Vec<u8>,
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
         bound: &dyn Fn(&Frame) -> Result<()>,
     ) -> Result<Frame> {
         let mut room = std::mem::take(&mut self.room);
+        let header = &mut partial.header;
         let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(&mut room)];
         let result = self.some(parts, fds, deadline);
         self.room = room;
-        let count = result?;
+        let came = result?;
+        (partial.fds, partial.cut_off) = (came.fds, came.cut_off);
         let short = WireError::Truncated {
             at: 0,
             needed: FRAME_HEADER,
-            left: count,
+            left: came.bytes,
         };
-        if count < FRAME_HEADER {
+        if came.bytes < FRAME_HEADER {
             return Err(Error::wire(RECEIVING, short));
         }
-        let frame = Frame::decode(header).map_err(|error| Error::wire(RECEIVING, error))?;
+        let frame =
+            Frame::decode(&partial.header).map_err(|error| Error::wire(RECEIVING, error))?;
         bound(&frame)?;
-        let (stated, actual) = (u64::from(frame.payload), (count - FRAME_HEADER) as u64);
+        let (stated, actual) = (u64::from(frame.payload), (came.bytes - FRAME_HEADER) as u64);
         if stated != actual {
             return Err(Error::wire(RECEIVING, WireError::Length { stated, actual }));
         }
-        let came = self.room.get(..count - FRAME_HEADER);
+        let came = self.room.get(..came.bytes - FRAME_HEADER);
         payload.extend_from_slice(came.unwrap_or_default());
         Ok(frame)
     }
 
-    /// Fill `place` from a stream. Descriptors come with the first byte of a frame, or not at all.
-    fn exactly(
+    /// One frame of a stream. Descriptors come with its first byte, or not at all.
+    fn piece_by_piece(
         &mut self,
-        place: &mut [u8],
-        begins: bool,
+        partial: &mut Partial,
+        payload: &mut Vec<u8>,
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
-    ) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = place.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            let had = fds.len();
-            let count = self.some(&mut [IoSliceMut::new(rest)], fds, deadline)?;
-            if fds.len() > had && !(begins && done == 0) {
-                let reason = "file descriptors came in the middle of a frame";
-                return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+        bound: &dyn Fn(&Frame) -> Result<()>,
+    ) -> Result<Frame> {
+        loop {
+            let place = match &partial.frame {
+                None => partial.header.get_mut(partial.got..),
+                Some(frame) => {
+                    let missing = (frame.payload as usize).saturating_sub(partial.got);
+                    let start = payload.len().saturating_sub(missing);
+                    payload.get_mut(start..)
+                }
+            };
+            if let Some(place) = place.filter(|place| !place.is_empty()) {
+                let begins = partial.frame.is_none() && partial.got == 0;
+                let came = self.some(&mut [IoSliceMut::new(place)], fds, deadline)?;
+                if begins {
+                    (partial.fds, partial.cut_off) = (came.fds, came.cut_off);
+                } else if came.fds > 0 || came.cut_off {
+                    let reason = "file descriptors came in the middle of a frame";
+                    return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+                }
+                partial.got += came.bytes;
+            } else if let Some(frame) = partial.frame.take() {
+                return Ok(frame);
+            } else {
+                let frame = Frame::decode(&partial.header)
+                    .map_err(|error| Error::wire(RECEIVING, error))?;
+                bound(&frame)?;
+                payload.resize(payload.len() + frame.payload as usize, 0);
+                partial.got = 0;
+                partial.frame = Some(frame);
             }
-            done += count;
         }
-        Ok(())
     }
 
     /// What one `recvmsg` gives. Whatever descriptors come are owned at once.
@@ -243,7 +307,7 @@ impl Socket {
         parts: &mut [IoSliceMut<'_>],
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
-    ) -> Result<usize> {
+    ) -> Result<Came> {
         // Always for as many as the kernel can send, so that none is cut off, whatever was agreed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
@@ -261,17 +325,11 @@ impl Socket {
                 Err(Errno::CONNRESET) if !std::mem::replace(&mut self.reset, true) => continue,
                 Err(errno) => return Err(Error::os(RECEIVING, errno)),
             };
-            self.midway = true;
+            let had = fds.len();
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = part {
-                    fds.extend(rights.inspect(|fd| {
-                        // Closing it would wait otherwise. What is no socket answers so at once.
-                        let _ = rustix::net::sockopt::set_socket_linger(fd, None);
-                    }));
+                    fds.extend(rights.map(without_linger));
                 }
-            }
-            if message.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(cut_off());
             }
             if message.flags.contains(ReturnFlags::TRUNC) {
                 let reason = "a packet is larger than any of the protocol";
@@ -281,7 +339,11 @@ impl Socket {
                 return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up")
                     .advise("its process ended or it failed: its own error says why"));
             }
-            return Ok(message.bytes);
+            return Ok(Came {
+                bytes: message.bytes,
+                fds: fds.len() - had,
+                cut_off: message.flags.contains(ReturnFlags::CTRUNC),
+            });
         }
     }
 
@@ -293,7 +355,7 @@ impl Socket {
                     attempt,
                     "the deadline has passed: the peer is slow, or stuck",
                 )
-                .advise("open a new channel, with a longer `set_timeout` for a slow peer"));
+                .advise("try again, with a longer `set_timeout` for a slow peer"));
             };
             let mut list = [PollFd::new(&self.fd, what)];
             match poll(&mut list, Some(&left)) {
@@ -304,6 +366,20 @@ impl Socket {
             }
         }
     }
+}
+
+/// Closing it would wait otherwise. What is no socket answers so at once.
+fn without_linger(fd: OwnedFd) -> OwnedFd {
+    let _ = sockopt::set_socket_linger(&fd, None);
+    fd
+}
+
+/// What one `recvmsg` gave.
+struct Came {
+    bytes: usize,
+    fds: usize,
+    /// Whether there were more descriptors than this process has numbers left for.
+    cut_off: bool,
 }
 
 impl AsFd for Socket {
@@ -324,7 +400,7 @@ fn too_many() -> Error {
 }
 
 /// The kernel drops what this process has no numbers left for.
-fn cut_off() -> Error {
+pub(super) fn cut_off() -> Error {
     Error::new(
         ErrorKind::FdLimit,
         "receiving file descriptors",

@@ -202,7 +202,7 @@ impl Exporter {
             descriptor,
             fds: Vec::new(),
             updates: Vec::new(),
-            last: buffer.chunks().last().map(|chunk| chunk.allocation.clone()),
+            memory: Some(buffer.chunks().map(|chunk| chunk.allocation.id()).collect()),
             anchor: self.anchor.clone(),
         })
     }

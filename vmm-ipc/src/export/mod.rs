@@ -1,6 +1,7 @@
 //! The exporting side: what is shared, and the file descriptors that stand for it.
 
 mod exporter;
+mod growth;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ pub use self::exporter::Exporter;
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd_limit;
-use crate::wire::{Descriptor, HandleKind, Message, Place, Update, UpdateFields, WireError};
+use crate::wire::{Descriptor, HandleKind, Message, Update, WireError};
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
@@ -29,8 +30,8 @@ pub struct Export {
     /// One for each chunk; empty where fabric handles travel.
     fds: Vec<OwnedFd>,
     updates: Vec<Update>,
-    /// The memory of the last chunk, by which a grown buffer is recognised. `None` for a relay.
-    last: Option<Allocation>,
+    /// The memory of each chunk, by which a grown buffer is recognised. `None` for a relay.
+    memory: Option<Vec<u64>>,
     anchor: Option<Arc<Anchor>>,
 }
 
@@ -57,7 +58,7 @@ impl Export {
             descriptor,
             fds,
             updates: Vec::new(),
-            last: None,
+            memory: None,
             anchor: None,
         }
     }
@@ -78,19 +79,16 @@ impl Export {
     }
 
     /// The descriptor's bytes and duplicates of the file descriptors, for a transport of the
-    /// caller's. See [`ImportOptions::import_parts`](crate::ImportOptions::import_parts).
+    /// caller's. See [`ImportOptions::import_parts`](crate::ImportOptions::import_parts). For what the
+    /// buffer grows by, see [`Export::update_to_parts`]. As [`Export::send`], this does not wait for
+    /// work that came after the export.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::FdLimit`].
     pub fn to_parts(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let attempt = || "duplicating the handles of a buffer".to_owned();
-        fd_limit::check(self.fds.len(), attempt)?;
-        let duplicate = |fd: &OwnedFd| {
-            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os(attempt(), errno))
-        };
-        let fds = self.fds.iter().map(duplicate).collect::<Result<_>>()?;
-        Ok((self.descriptor.encode(), fds))
+        Ok((self.descriptor.encode(), duplicate(&self.fds, attempt)?))
     }
 
     /// The other way: an export from a descriptor's bytes and its file descriptors, which came by a
@@ -125,6 +123,10 @@ impl Export {
     /// stay open here until then at least, which spares the importer the cost of closing the last
     /// ones.
     ///
+    /// What was written before [`Exporter::export`] (or [`Export::grow`]) is there when the importer
+    /// has the buffer. This call does not wait for what the buffer's stream was given since: where the
+    /// importer is to see that too, call [`Buffer::synchronize`] first.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Refused`] with the importer's reason, after which the channel can go on;
@@ -134,155 +136,6 @@ impl Export {
         channel.send_by(&Message::Offer(self.descriptor.clone()), &[], deadline)?;
         let sent = self.send_batches(channel, 0, self.fds.len(), deadline);
         self.conclude(channel, self.generation(), deadline, sent)
-    }
-
-    /// Take in what the buffer has grown by: only the new chunks are exported. The importers hear of
-    /// it by [`Export::send_updates`].
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidArgument`] where `grown` did not grow from what is exported; as
-    /// [`Exporter::export`] otherwise. Nothing has changed then.
-    pub fn grow(&mut self, grown: &Buffer) -> Result<&Update> {
-        let attempt = || {
-            format!(
-                "exporting what a buffer has grown by, to {} bytes",
-                grown.len()
-            )
-        };
-        let wrong =
-            |reason: &'static str| Error::new(ErrorKind::InvalidArgument, attempt(), reason);
-        let had = self.descriptor.sizes().len();
-        if self.last.is_none() {
-            return Err(wrong(
-                "a buffer that was imported grows by what its exporter sends",
-            ));
-        }
-        // From the last chunk that is exported: what lies before it is not looked at, since a grown
-        // buffer shares the whole of what comes before a chunk that it shares.
-        let mut chunks = grown.chunks_from(had - 1);
-        let continues = self
-            .last
-            .as_ref()
-            .zip(chunks.next())
-            .is_some_and(|(last, chunk)| {
-                let end = (chunk.offset + chunk.size) as u64;
-                last.is_same(chunk.allocation) && end == self.descriptor.mapped_len()
-            });
-        if !continues {
-            return Err(wrong("its first chunks are not those that were exported")
-                .advise("grow the buffer that was exported, or export this one anew"));
-        }
-        if (grown.len() as u64) < self.descriptor.len() {
-            return Err(wrong("it is shorter than what was exported")
-                .advise("grow the buffer that was exported, or export this one anew"));
-        }
-        let new: Vec<_> = chunks.collect();
-        if new.is_empty() {
-            return Err(wrong("it has no chunks beyond those that were exported"));
-        }
-        if new.iter().any(|chunk| chunk.allocation.is_imported()) {
-            let reason = "a new chunk was imported, and the driver does not export that again";
-            return Err(Error::new(ErrorKind::NotShareable, attempt(), reason));
-        }
-        let host = matches!(self.descriptor.place(), Place::HostNuma(_));
-        if new
-            .iter()
-            .any(|chunk| chunk.allocation.location().is_host() != host)
-        {
-            return Err(Error::new(
-                ErrorKind::NotShareable,
-                attempt(),
-                exporter::MIXED,
-            ));
-        }
-        let by_fd = self.descriptor.handle_kind() == HandleKind::PosixFd;
-        if by_fd {
-            fd_limit::check(new.len(), attempt)?;
-        }
-        grown
-            .synchronize()
-            .map_err(|error| Error::memory(attempt(), error))?;
-        let fields = UpdateFields {
-            id: self.descriptor.id(),
-            generation: self.generation() + 1,
-            granularity: self.descriptor.granularity(),
-            first_chunk: had as u32,
-            mapped_before: self.descriptor.mapped_len(),
-            len: grown.len() as u64,
-        };
-        let sizes = new.iter().map(|chunk| chunk.size as u64).collect();
-        let fabric = if by_fd {
-            Vec::new()
-        } else {
-            fabric_handles(new.iter().copied())?
-        };
-        let update =
-            Update::new(fields, sizes, fabric).map_err(|error| Error::wire(attempt(), error))?;
-        self.descriptor
-            .mapped_after(&update)
-            .map_err(|error| Error::wire(attempt(), error))?;
-        if by_fd {
-            let total = new.len();
-            for chunk in &new {
-                if let Err(error) = self.export_chunk(chunk.allocation, total) {
-                    self.fds.truncate(had);
-                    return Err(error);
-                }
-            }
-        }
-        if let Err(error) = self.descriptor.apply(&update) {
-            self.fds.truncate(had);
-            return Err(Error::wire(attempt(), error));
-        }
-        self.last = new.last().map(|chunk| chunk.allocation.clone());
-        self.updates.push(update);
-        self.updates
-            .last()
-            .ok_or_else(|| wrong("it has no chunks beyond those that were exported"))
-    }
-
-    /// The updates since `generation`, in order: what an importer of that generation lacks.
-    pub fn updates_since(&self, generation: u64) -> &[Update] {
-        let first = self
-            .updates
-            .partition_point(|update| update.generation() <= generation);
-        self.updates.get(first..).unwrap_or_default()
-    }
-
-    /// Send every update since `generation` to an importer that has that one, and wait until it is
-    /// mapped there, at the same address where the importer has the room. Returns the generation that
-    /// the importer has then.
-    ///
-    /// # Errors
-    ///
-    /// As [`Export::send`]. [`Error::reached`] is the generation that the importer has then: where it
-    /// refused, that is where to go on.
-    pub fn send_updates(&self, channel: &mut Channel, generation: u64) -> Result<u64> {
-        let deadline = channel.deadline();
-        let mut reached = generation;
-        for update in self.updates_since(generation) {
-            self.send_update(channel, update, deadline)
-                .map_err(|error| error.after(reached))?;
-            reached = update.generation();
-        }
-        Ok(reached)
-    }
-
-    fn send_update(
-        &self,
-        channel: &mut Channel,
-        update: &Update,
-        deadline: Deadline,
-    ) -> Result<()> {
-        channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
-        let first = update.first_chunk() as usize;
-        let end = match self.descriptor.handle_kind() {
-            HandleKind::PosixFd => first + update.sizes().len(),
-            HandleKind::Fabric => first,
-        };
-        let sent = self.send_batches(channel, first, end, deadline);
-        self.conclude(channel, update.generation(), deadline, sent)
     }
 
     fn send_batches(
@@ -311,22 +164,17 @@ impl Export {
     ) -> Result<()> {
         if let Err(error) = sent {
             let id = self.descriptor.id();
-            if channel
-                .send_by(&Message::Retired { id }, &[], deadline)
-                .is_err()
-            {
-                channel.break_off();
-            }
-            return Err(error);
+            let told = channel.send_by(&Message::Retired { id }, &[], deadline);
+            return Err(match told {
+                Ok(()) => error,
+                Err(_) => channel.break_off_after(error),
+            });
         }
-        let answer = self.await_answer(channel, generation, deadline);
-        if let Err(error) = &answer
-            && error.kind() != ErrorKind::Refused
-        {
+        match self.await_answer(channel, generation, deadline) {
             // An answer that comes late would be taken for the one to the next question.
-            channel.break_off();
+            Err(error) if error.kind() != ErrorKind::Refused => Err(channel.break_off_after(error)),
+            answer => answer,
         }
-        answer
     }
 
     /// Tell an importer that nothing more of this buffer will come.
@@ -435,6 +283,15 @@ impl fmt::Debug for Export {
             .field("anchored", &self.anchor.is_some())
             .finish_non_exhaustive()
     }
+}
+
+pub(crate) fn duplicate(fds: &[OwnedFd], attempt: impl Fn() -> String) -> Result<Vec<OwnedFd>> {
+    fd_limit::check(fds.len(), &attempt)?;
+    fds.iter()
+        .map(|fd| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os(attempt(), errno))
+        })
+        .collect()
 }
 
 fn fabric_handles<'a>(

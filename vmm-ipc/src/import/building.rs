@@ -76,6 +76,7 @@ impl Building<'_> {
                 descriptor,
                 fds: self.kept,
                 limits: self.limits,
+                updates: Vec::new(),
             }),
             None => Err(Error::wire("importing a buffer", WireError::NoChunks)),
         }

@@ -11,8 +11,7 @@ use super::transfer::{Expected, Transfer, wrong_count};
 use super::{check_fds, check_limits, out_of_place};
 use crate::channel::{Channel, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::Export;
-use crate::fd_limit;
+use crate::export::{Export, duplicate};
 use crate::limits::Limits;
 use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
 
@@ -25,6 +24,8 @@ pub struct Imported {
     /// One for each chunk, if they were to be kept.
     pub(super) fds: Option<Vec<OwnedFd>>,
     pub(super) limits: Limits,
+    /// What it has grown by since it was imported, to be passed on with it.
+    pub(super) updates: Vec<Update>,
 }
 
 impl Imported {
@@ -59,7 +60,8 @@ impl Imported {
     }
 
     /// What the buffer is shared on with: duplicates of the handles that it was imported from, since
-    /// the driver does not export imported memory.
+    /// the driver does not export imported memory. What the buffer grows by later is taken in by
+    /// [`Imported::export_growth`].
     ///
     /// # Errors
     ///
@@ -75,12 +77,48 @@ impl Imported {
             return Err(Error::new(ErrorKind::NotShareable, attempt(), reason)
                 .advise("import it with `ImportOptions::keep_handles(true)`"));
         };
-        fd_limit::check(fds.len(), attempt)?;
-        let duplicate = |fd: &OwnedFd| {
-            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os(attempt(), errno))
-        };
-        let fds = fds.iter().map(duplicate).collect::<Result<_>>()?;
+        let fds = duplicate(fds, attempt)?;
         Ok(Export::relay(self.descriptor.clone(), fds))
+    }
+
+    /// Have an [`Imported::export`] of this buffer take in what it has grown by since. Those that it is
+    /// passed on to hear of it by [`Export::send_updates`]. Returns how many updates there were.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] for another export; [`ErrorKind::FdLimit`]. The export is as it was
+    /// then.
+    pub fn export_growth(&self, export: &mut Export) -> Result<usize> {
+        let wrong = |reason: &'static str| {
+            let attempt = format!("passing on what buffer {} has grown by", self.id());
+            Error::new(ErrorKind::InvalidArgument, attempt, reason)
+                .advise("name what `Imported::export` of this import gave")
+        };
+        if !export.is_relay() || export.descriptor().id() != self.id() {
+            return Err(wrong("the export is not of this import"));
+        }
+        let has = export.generation();
+        if has == self.generation() {
+            return Ok(0);
+        }
+        let first = self
+            .updates
+            .iter()
+            .position(|update| update.generation() == has.saturating_add(1));
+        let updates = first.and_then(|first| self.updates.get(first..));
+        let Some((updates, next)) = updates.and_then(|all| Some((all, all.first()?))) else {
+            return Err(wrong("the export is of another generation than came here"));
+        };
+        let fds = match self.descriptor.handle_kind() {
+            HandleKind::Fabric => &[],
+            HandleKind::PosixFd => {
+                let kept = self.fds.as_deref().unwrap_or_default();
+                kept.get(next.first_chunk() as usize..)
+                    .ok_or_else(|| wrong("the handles of this import were not kept"))?
+            }
+        };
+        export.pass_on(updates, fds)?;
+        Ok(updates.len())
     }
 
     /// Wait for the next update on the channel that the buffer came by, map it, and tell the
@@ -89,7 +127,8 @@ impl Imported {
     /// # Errors
     ///
     /// As [`ImportOptions::receive`](crate::ImportOptions::receive); [`ErrorKind::Retired`] where the exporter
-    /// says that nothing more will come, after which the channel can go on; [`ErrorKind::OutOfOrder`] for an update that was missed or
+    /// says that nothing more of a buffer will come, this one or another ([`Error::buffer`]), after
+    /// which the channel can go on; [`ErrorKind::OutOfOrder`] for an update that was missed or
     /// repeated, after which a new offer helps. The buffer is as it was then.
     pub fn receive_update(&mut self, channel: &mut Channel) -> Result<()> {
         let received = channel.receive()?;
@@ -109,7 +148,7 @@ impl Imported {
         let mut transfer = Transfer::new(Expected::of_update(update), deadline);
         let mut kept = Vec::new();
         let buffer = channel.exchange(|channel| {
-            let result = self.check_update(update).and_then(|()| {
+            let result = self.check_update(update, 0).and_then(|()| {
                 let mut memory = Vec::new();
                 // As with an offer, those that are not kept are open a batch at a time.
                 transfer.run(channel, |fds| {
@@ -136,7 +175,7 @@ impl Imported {
     ///
     /// As [`Imported::receive_update`], less the exchange.
     pub fn extend(&mut self, update: &Update, fds: Vec<OwnedFd>) -> Result<()> {
-        self.check_update(update)?;
+        self.check_update(update, fds.len())?;
         let expected = Expected::of_update(update);
         if fds.len() != expected.fds {
             return Err(wrong_count("extending a buffer", fds.len(), expected.fds));
@@ -146,8 +185,9 @@ impl Imported {
         self.take_in(update, buffer, fds)
     }
 
-    /// Whether an update follows what is here.
-    fn check_update(&self, update: &Update) -> Result<()> {
+    /// Whether an update follows what is here, and its descriptors, of which so many are open already,
+    /// can be.
+    fn check_update(&self, update: &Update, already_open: usize) -> Result<()> {
         let attempt = || {
             format!(
                 "extending buffer {} to generation {}",
@@ -188,7 +228,10 @@ impl Imported {
             .map_err(|error| Error::wire(attempt(), error))?;
         check_limits(&self.limits, had + update.sizes().len(), mapped, attempt)?;
         match update.handle_kind() {
-            HandleKind::PosixFd => check_fds(update.sizes().len(), self.fds.is_some(), 0, attempt),
+            HandleKind::PosixFd => {
+                let chunks = update.sizes().len();
+                check_fds(chunks, self.fds.is_some(), already_open, attempt)
+            }
             HandleKind::Fabric => Ok(()),
         }
     }
@@ -234,6 +277,7 @@ impl Imported {
             .apply(update)
             .map_err(|error| Error::wire(format!("extending buffer {}", update.id()), error))?;
         self.buffer = buffer;
+        self.updates.push(update.clone());
         if let Some(kept) = &mut self.fds {
             kept.extend(fds);
         }

@@ -2,6 +2,7 @@
 
 mod building;
 mod chunks;
+mod decline;
 mod imported;
 mod importer;
 mod transfer;
@@ -13,6 +14,7 @@ use vmm::{Access, Buffer, Device, Driver, MapOptions, Uuid};
 
 use self::building::Building;
 use self::chunks::ChunkSource;
+pub use self::decline::{decline_offer, decline_update};
 pub use self::imported::Imported;
 pub use self::importer::Importer;
 use self::transfer::{Expected, Transfer, wrong_count};
@@ -112,7 +114,8 @@ impl<'a> ImportOptions<'a> {
     /// # Errors
     ///
     /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), [`ErrorKind::Hangup`](crate::ErrorKind::Hangup), [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) for the exchange,
-    /// [`ErrorKind::Retired`](crate::ErrorKind::Retired) where word of another buffer's end came instead;
+    /// [`ErrorKind::Retired`](crate::ErrorKind::Retired) where word of another buffer's end came instead
+    /// ([`Error::buffer`]);
     /// [`ErrorKind::Limit`](crate::ErrorKind::Limit), [`ErrorKind::FdLimit`](crate::ErrorKind::FdLimit), [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice),
     /// [`ErrorKind::NotAHandle`](crate::ErrorKind::NotAHandle), [`ErrorKind::Memory`](crate::ErrorKind::Memory) for what came, saying which chunk.
     pub fn receive(self, driver: &Driver, channel: &mut Channel) -> Result<Imported> {
@@ -126,7 +129,8 @@ impl<'a> ImportOptions<'a> {
     }
 
     /// As [`ImportOptions::receive`], for an offer that was received already: what a process does
-    /// that waits for messages of several kinds.
+    /// that waits for messages of several kinds. To say no to one, see
+    /// [`decline_offer`](crate::decline_offer).
     ///
     /// # Errors
     ///
@@ -254,7 +258,7 @@ fn out_of_place(channel: &mut Channel, found: &Message, expected: &'static str) 
     if let Message::Retired { id } = found {
         let attempt = format!("waiting for {expected}");
         let reason = format!("the exporter says that nothing more of buffer {id} will come");
-        return Error::new(ErrorKind::Retired, attempt, reason);
+        return Error::new(ErrorKind::Retired, attempt, reason).about(*id);
     }
     channel.break_off();
     unexpected(found, expected)

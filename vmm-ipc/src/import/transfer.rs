@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::channel::{Channel, Deadline, unexpected};
+use crate::channel::{Arrival, Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
-use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
+use crate::wire::{BufferId, Descriptor, HandleKind, Message, Refusal, Update};
 
 /// What is to arrive for one offer or update.
 pub(super) struct Expected {
@@ -70,30 +70,39 @@ impl Transfer {
         channel: &mut Channel,
         mut take: impl FnMut(Vec<OwnedFd>) -> Result<()>,
     ) -> Result<()> {
+        self.each(channel, |arrival| take(arrival.whole()?.fds))
+    }
+
+    /// The same for messages whose descriptors may have been cut off.
+    fn each(
+        &mut self,
+        channel: &mut Channel,
+        mut take: impl FnMut(Arrival) -> Result<()>,
+    ) -> Result<()> {
         while self.arrived < self.expected.fds {
-            let fds = self.next(channel).inspect_err(|_| {
+            let arrival = self.next(channel).inspect_err(|_| {
                 if self.stage == Stage::Sending {
                     self.stage = Stage::OutOfStep;
                 }
             })?;
-            take(fds)?;
+            take(arrival)?;
         }
         Ok(())
     }
 
-    fn next(&mut self, channel: &mut Channel) -> Result<Vec<OwnedFd>> {
-        let received = channel.receive_by(self.deadline)?;
+    fn next(&mut self, channel: &mut Channel) -> Result<Arrival> {
+        let arrival = channel.arrive_by(self.deadline)?;
         let attempt = || format!("receiving the handles of buffer {}", self.expected.id);
-        let (id, first) = match received.message {
-            Message::Handles { id, first, .. } => (id, first),
-            Message::Retired { id } if id == self.expected.id => {
+        let (id, first, count) = match &arrival.message {
+            Message::Handles { id, first, count } => (*id, *first, *count as usize),
+            Message::Retired { id } if *id == self.expected.id => {
                 self.stage = Stage::GivenUp;
                 return Err(
                     Error::new(ErrorKind::Hangup, attempt(), "the exporter gave up")
                         .advise("its own error says why"),
                 );
             }
-            other => return Err(unexpected(&other, "handles")),
+            other => return Err(unexpected(other, "handles")),
         };
         let next = u64::from(self.expected.first) + self.arrived as u64;
         let left = self.expected.fds - self.arrived;
@@ -101,16 +110,16 @@ impl Transfer {
             let reason = format!("handles from chunk {first} on came where chunk {next} is next");
             return Err(Error::new(ErrorKind::Protocol, attempt(), reason));
         }
-        if received.fds.is_empty() || received.fds.len() > left {
-            return Err(wrong_count("receiving handles", received.fds.len(), left));
+        if count == 0 || count > left {
+            return Err(wrong_count("receiving handles", count, left));
         }
-        self.arrived += received.fds.len();
-        Ok(received.fds)
+        self.arrived += count;
+        Ok(arrival)
     }
 
     /// Tell the exporter how it went.
     pub(super) fn answer<T>(
-        mut self,
+        self,
         channel: &mut Channel,
         id: BufferId,
         generation: u64,
@@ -120,29 +129,47 @@ impl Transfer {
             Ok(value) => {
                 channel
                     .send_by(&Message::Accepted { id, generation }, &[], self.deadline)
-                    .inspect_err(|_| channel.break_off())?;
+                    .map_err(|error| channel.break_off_after(error))?;
                 Ok(value)
             }
             Err(error) => {
-                // What is on its way comes first, so that the channel is in step afterwards.
-                if self.stage == Stage::Sending && self.run(channel, |_| Ok(())).is_ok() {
-                    let refusal = error.to_refusal();
-                    let message = Message::Refused {
-                        id,
-                        generation,
-                        refusal,
-                    };
-                    // The error is this side's; that the peer does not hear of it is not.
-                    if channel.send_by(&message, &[], self.deadline).is_err() {
-                        self.stage = Stage::OutOfStep;
-                    }
+                // The error is this side's; that the peer does not hear of it is not.
+                match self.refuse(channel, id, generation, error.to_refusal()) {
+                    Ok(()) => Err(error),
+                    Err(_) => Err(channel.break_off_after(error)),
                 }
-                if self.stage == Stage::OutOfStep {
-                    channel.break_off();
-                }
-                Err(error)
             }
         }
+    }
+
+    /// Tell the exporter that nothing comes of it, where it still waits to be told. On an error the
+    /// two are out of step.
+    pub(super) fn refuse(
+        mut self,
+        channel: &mut Channel,
+        id: BufferId,
+        generation: u64,
+        refusal: Refusal,
+    ) -> Result<()> {
+        if self.stage == Stage::GivenUp {
+            return Ok(());
+        }
+        // What is on its way comes first, so that the channel is in step afterwards.
+        if self.stage == Stage::Sending {
+            match self.each(channel, |_| Ok(())) {
+                Err(_) if self.stage == Stage::GivenUp => return Ok(()),
+                result => result?,
+            }
+            let message = Message::Refused {
+                id,
+                generation,
+                refusal,
+            };
+            return channel.send_by(&message, &[], self.deadline);
+        }
+        let reason = "what came was not what belongs there";
+        let attempt = "refusing a buffer";
+        Err(Error::new(ErrorKind::Protocol, attempt, reason))
     }
 }
 

@@ -235,8 +235,13 @@ impl Descriptor {
         self.generation = update.generation();
         self.len = update.len();
         self.mapped = mapped;
-        self.capacity = self.capacity.max(mapped);
+        self.raise_capacity(mapped);
         Ok(())
+    }
+
+    /// The exporter has reserved so many bytes, which are whole granules.
+    pub(crate) fn raise_capacity(&mut self, capacity: u64) {
+        self.capacity = self.capacity.max(capacity);
     }
 }
 

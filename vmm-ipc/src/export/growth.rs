@@ -1,0 +1,240 @@
+//! What a shared buffer grows by: taken in here, sent to those that have what came before.
+
+use std::os::fd::OwnedFd;
+
+use vmm::{Buffer, Chunk};
+
+use super::exporter::MIXED;
+use super::{Export, duplicate, fabric_handles};
+use crate::channel::{Channel, Deadline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fd_limit;
+use crate::wire::{HandleKind, Message, Place, Update, UpdateFields};
+
+const NOTHING_NEW: &str = "it has no chunks beyond those that were exported";
+
+impl Export {
+    /// Take in what the buffer has grown by: only the new chunks are exported. The importers hear of
+    /// it by [`Export::send_updates`]. Waits for the work on the buffer's recorded stream first, so
+    /// that importers see what was written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidArgument`] where `grown` did not grow from what is exported; as
+    /// [`Exporter::export`](crate::Exporter::export) otherwise. Nothing has changed then.
+    pub fn grow(&mut self, grown: &Buffer) -> Result<&Update> {
+        let attempt = || {
+            format!(
+                "exporting what a buffer has grown by, to {} bytes",
+                grown.len()
+            )
+        };
+        let new = self.new_chunks(grown, attempt)?;
+        let had = self.descriptor.sizes().len();
+        let by_fd = self.descriptor.handle_kind() == HandleKind::PosixFd;
+        if by_fd {
+            fd_limit::check(new.len(), attempt)?;
+        }
+        grown
+            .synchronize()
+            .map_err(|error| Error::memory(attempt(), error))?;
+        let fields = UpdateFields {
+            id: self.descriptor.id(),
+            generation: self.generation() + 1,
+            granularity: self.descriptor.granularity(),
+            first_chunk: had as u32,
+            mapped_before: self.descriptor.mapped_len(),
+            len: grown.len() as u64,
+        };
+        let sizes = new.iter().map(|chunk| chunk.size as u64).collect();
+        let fabric = if by_fd {
+            Vec::new()
+        } else {
+            fabric_handles(new.iter().copied())?
+        };
+        let update =
+            Update::new(fields, sizes, fabric).map_err(|error| Error::wire(attempt(), error))?;
+        self.descriptor
+            .mapped_after(&update)
+            .map_err(|error| Error::wire(attempt(), error))?;
+        if by_fd {
+            let total = new.len();
+            for chunk in &new {
+                if let Err(error) = self.export_chunk(chunk.allocation, total) {
+                    self.fds.truncate(had);
+                    return Err(error);
+                }
+            }
+        }
+        if let Err(error) = self.descriptor.apply(&update) {
+            self.fds.truncate(had);
+            return Err(Error::wire(attempt(), error));
+        }
+        self.descriptor.raise_capacity(grown.capacity() as u64);
+        if let Some(memory) = &mut self.memory {
+            memory.extend(new.iter().map(|chunk| chunk.allocation.id()));
+        }
+        self.updates.push(update);
+        let last = self.updates.last();
+        last.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, attempt(), NOTHING_NEW))
+    }
+
+    /// What `grown` has beyond what is exported, if that is how it begins.
+    fn new_chunks<'a>(
+        &self,
+        grown: &'a Buffer,
+        attempt: impl Fn() -> String,
+    ) -> Result<Vec<Chunk<'a>>> {
+        let wrong =
+            |reason: &'static str| Error::new(ErrorKind::InvalidArgument, attempt(), reason);
+        let Some(memory) = &self.memory else {
+            return Err(
+                wrong("a buffer that was imported grows by what its exporter sends")
+                    .advise("call `Imported::export_growth` once that has grown"),
+            );
+        };
+        let mut chunks = grown.chunks();
+        // A buffer can be put together by hand from memory that others have too, so that the last
+        // chunk alone would not tell.
+        let continues = memory.iter().all(|known| {
+            let chunk = chunks.next();
+            chunk.is_some_and(|chunk| chunk.allocation.id() == *known)
+        });
+        if !continues {
+            return Err(wrong("its first chunks are not those that were exported")
+                .advise("grow the buffer that was exported, or export this one anew"));
+        }
+        if (grown.len() as u64) < self.descriptor.len() {
+            return Err(wrong("it is shorter than what was exported")
+                .advise("grow the buffer that was exported, or export this one anew"));
+        }
+        let new: Vec<_> = chunks.collect();
+        if new.is_empty() {
+            return Err(wrong(NOTHING_NEW));
+        }
+        let refuse = |reason| Err(Error::new(ErrorKind::NotShareable, attempt(), reason));
+        if new.iter().any(|chunk| chunk.allocation.is_imported()) {
+            return refuse("a new chunk was imported, and the driver does not export that again");
+        }
+        let host = matches!(self.descriptor.place(), Place::HostNuma(_));
+        if new
+            .iter()
+            .any(|chunk| chunk.allocation.location().is_host() != host)
+        {
+            return refuse(MIXED);
+        }
+        Ok(new)
+    }
+
+    /// Whether what the buffer grows by comes from its exporter.
+    pub(crate) fn is_relay(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    /// Take in the next updates, which came from the exporter, with their descriptors. All or nothing.
+    pub(crate) fn pass_on(&mut self, updates: &[Update], fds: &[OwnedFd]) -> Result<()> {
+        let attempt = || {
+            format!(
+                "passing on what buffer {} has grown by",
+                self.descriptor.id()
+            )
+        };
+        let mut descriptor = self.descriptor.clone();
+        for update in updates {
+            descriptor
+                .apply(update)
+                .map_err(|error| Error::wire(attempt(), error))?;
+        }
+        self.fds.extend(duplicate(fds, attempt)?);
+        self.descriptor = descriptor;
+        self.updates.extend_from_slice(updates);
+        Ok(())
+    }
+
+    /// The updates since `generation`, in order: what an importer of that generation lacks. None where
+    /// this export does not have all of them, as one that is [passed on](crate::Imported::export) or put
+    /// together from parts does not have those from before.
+    pub fn updates_since(&self, generation: u64) -> &[Update] {
+        let first = self
+            .updates
+            .iter()
+            .position(|update| update.generation() == generation.saturating_add(1));
+        first
+            .and_then(|first| self.updates.get(first..))
+            .unwrap_or_default()
+    }
+
+    /// The bytes of the update to `generation` and duplicates of its file descriptors, for a transport
+    /// of the caller's. See [`Update::decode`] and [`Imported::extend`](crate::Imported::extend).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfOrder`] where that update is not here; [`ErrorKind::FdLimit`].
+    pub fn update_to_parts(&self, generation: u64) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let attempt = || "duplicating the handles of an update".to_owned();
+        let known = self
+            .updates
+            .iter()
+            .find(|update| update.generation() == generation);
+        let Some(update) = known else {
+            let reason = format!("there is no update to generation {generation} here");
+            return Err(Error::new(ErrorKind::OutOfOrder, attempt(), reason));
+        };
+        let (first, end) = self.span(update);
+        let fds = self.fds.get(first..end).unwrap_or_default();
+        Ok((update.encode(), duplicate(fds, attempt)?))
+    }
+
+    /// Send every update since `generation` to an importer that has that one, and wait until it is
+    /// mapped there, at the same address where the importer has the room. Returns the generation that
+    /// the importer has then. As [`Export::send`], this does not wait for work that came after
+    /// [`Export::grow`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfOrder`] where the updates since then are not here: [`Export::send`] the whole
+    /// buffer. As [`Export::send`] otherwise; [`Error::reached`] is the generation that the importer has
+    /// then: where it refused, that is where to go on.
+    pub fn send_updates(&self, channel: &mut Channel, generation: u64) -> Result<u64> {
+        let updates = self.updates_since(generation);
+        if updates.is_empty() && generation != self.generation() {
+            let attempt = format!("sending what buffer {} has grown by", self.descriptor.id());
+            let reason = format!(
+                "generation {} is here, without the updates since generation {generation}",
+                self.generation()
+            );
+            return Err(Error::new(ErrorKind::OutOfOrder, attempt, reason)
+                .advise("send the whole buffer, by `Export::send`")
+                .after(generation));
+        }
+        let deadline = channel.deadline();
+        let mut reached = generation;
+        for update in updates {
+            self.send_update(channel, update, deadline)
+                .map_err(|error| error.after(reached))?;
+            reached = update.generation();
+        }
+        Ok(reached)
+    }
+
+    fn send_update(
+        &self,
+        channel: &mut Channel,
+        update: &Update,
+        deadline: Deadline,
+    ) -> Result<()> {
+        channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
+        let (first, end) = self.span(update);
+        let sent = self.send_batches(channel, first, end, deadline);
+        self.conclude(channel, update.generation(), deadline, sent)
+    }
+
+    /// Which of the file descriptors are an update's.
+    fn span(&self, update: &Update) -> (usize, usize) {
+        let first = update.first_chunk() as usize;
+        match self.descriptor.handle_kind() {
+            HandleKind::PosixFd => (first, first + update.sizes().len()),
+            HandleKind::Fabric => (0, 0),
+        }
+    }
+}
