@@ -246,7 +246,15 @@ impl Streams {
             .queue
             .iter()
             .filter(|(_, queued)| queued.work.context == context);
-        queued.map(|(key, _)| key.0).next_back()
+        let queued = queued.map(|(key, _)| key.0).next_back();
+        // What its streams wait for may be another context's.
+        let events = self
+            .all
+            .values()
+            .filter(|stream| stream.context == context)
+            .flat_map(|stream| &stream.waits)
+            .filter_map(|recorded| self.pending_before(*recorded));
+        events.chain(queued).max()
     }
 
     /// The same for what was issued before an event was recorded.

@@ -26,6 +26,7 @@ fn queued_work_is_waited_for_through_events_and_after_its_stream() {
         a_stream_waits_for_an_event(&emulator, &driver, memory);
         the_legacy_stream_waits_for_a_destroyed_one(&emulator, &driver, memory);
         another_context_takes_no_work_along(&driver, memory);
+        a_context_waits_for_an_event_of_another_one(&driver, memory);
         work_that_takes_for_ever_is_queued(&emulator, &driver, memory);
     }
 }
@@ -97,6 +98,28 @@ unsafe fn another_context_takes_no_work_along(driver: &Driver, memory: CUdevicep
             .unwrap();
     }
     assert_eq!(byte, 5);
+}
+
+unsafe fn a_context_waits_for_an_event_of_another_one(driver: &Driver, memory: CUdeviceptr) {
+    let (mut here, mut there) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (mut event, mut other) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: pointers to locals, handles of this driver.
+    unsafe {
+        driver.cuStreamCreate(&mut here, 1).unwrap();
+        driver.cuEventCreate(&mut event, 2).unwrap();
+        driver.cuMemsetD8Async(memory, 6, SIZE, here).unwrap();
+        driver.cuEventRecord(event, here).unwrap();
+        driver.cuCtxCreate(&mut other, 0, 1).unwrap();
+        driver.cuStreamCreate(&mut there, 1).unwrap();
+        driver.cuStreamWaitEvent(there, event, 0).unwrap();
+        let before = driver.cuEventQuery(event);
+        driver.cuCtxSynchronize().unwrap();
+        let after = driver.cuEventQuery(event);
+        assert_eq!((before.is_ok(), after.is_ok()), (false, true));
+        driver.cuCtxDestroy(other).unwrap();
+        driver.cuStreamDestroy(here).unwrap();
+        driver.cuEventDestroy(event).unwrap();
+    }
 }
 
 unsafe fn work_that_takes_for_ever_is_queued(
