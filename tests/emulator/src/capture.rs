@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::stream::Kind;
 use crate::thread::Thread;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 
 /// `CUstreamCaptureMode`.
@@ -57,7 +57,9 @@ impl Capture {
 pub(crate) struct Captures {
     all: BTreeMap<u64, Capture>,
     begun: u64,
-    pub graphs: u64,
+    ended: u64,
+    /// The graphs that were not destroyed.
+    graphs: BTreeSet<u64>,
 }
 
 thread_local! {
@@ -137,8 +139,17 @@ impl Core {
         if !joined {
             return Err(Code::STREAM_CAPTURE_UNJOINED);
         }
-        self.captures.graphs += 1;
-        Ok(self.captures.graphs)
+        self.captures.ended += 1;
+        let graph = self.captures.ended;
+        self.captures.graphs.insert(graph);
+        Ok(graph)
+    }
+
+    pub fn destroy_graph(&mut self, graph: u64) -> Result {
+        match self.captures.graphs.remove(&graph) {
+            true => Ok(()),
+            false => Err(Code::INVALID_VALUE),
+        }
     }
 
     fn leave_capture(&mut self, id: u64) {
@@ -167,7 +178,7 @@ impl Core {
     /// What comes next on the stream, which belongs to the capture from here on, comes after the
     /// point.
     pub fn join_capture(&mut self, stream: u64, id: u64, point: &Point) -> Result {
-        let capture = self.captures.all.get_mut(&id).ok_or(Code::CAPTURED_EVENT)?;
+        let capture = self.captures.all.get_mut(&id).ok_or(Code::INVALID_VALUE)?;
         let here = capture.point(stream);
         for (&other, &work) in point {
             let known = here.entry(other).or_default();

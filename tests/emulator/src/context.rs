@@ -131,6 +131,14 @@ impl Contexts {
         }
     }
 
+    /// Whether the value can be made current: that of a primary context can after its end too.
+    pub fn check_known(&self, id: u64) -> Result {
+        match self.get(id) {
+            Ok(_) | Err(Code::CONTEXT_IS_DESTROYED) => Ok(()),
+            Err(code) => Err(code),
+        }
+    }
+
     /// Fails the context for good.
     pub fn poison(&mut self, id: u64, code: Code) {
         if let Some(context) = self.all.get_mut(&id) {

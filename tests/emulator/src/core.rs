@@ -29,6 +29,24 @@ static CHANGED: Condvar = Condvar::new();
 /// lock held for ever.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
+/// Host memory of a context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pinned {
+    pub size: u64,
+    /// Not the program's own.
+    pub allocated: bool,
+    pub context: u64,
+}
+
+/// Classic device memory of a context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Linear {
+    /// What was asked for.
+    pub size: u64,
+    pub mapped: u64,
+    pub context: u64,
+}
+
 /// Everything the driver knows.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -40,10 +58,10 @@ pub(crate) struct Core {
     pub streams: Streams,
     pub captures: Captures,
     pub misuse: Misuse,
-    /// Host memory that `cuMemAllocHost` gave and `cuMemHostRegister` knows: start and size.
-    pub pinned: BTreeMap<u64, (u64, bool)>,
-    /// What `cuMemAlloc` gave: address, size asked for, size mapped.
-    pub linear: BTreeMap<u64, (u64, u64)>,
+    /// Host memory that `cuMemAllocHost` gave and `cuMemHostRegister` knows, by its start.
+    pub pinned: BTreeMap<u64, Pinned>,
+    /// What `cuMemAlloc` gave, by its start.
+    pub linear: BTreeMap<u64, Linear>,
     /// Which device of a context may use which other one's memory under `cuCtxEnablePeerAccess`.
     pub enabled_peers: Vec<(u64, usize)>,
     /// Bytes of the host.

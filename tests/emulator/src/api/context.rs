@@ -78,7 +78,7 @@ api! {
 
     fn cuCtxSetCurrent as "cuCtxSetCurrent"(context: u64) |core| {
         if context != 0 {
-            core.contexts.get(context)?;
+            core.contexts.check_known(context)?;
         }
         context::pop();
         if context != 0 {
@@ -91,7 +91,7 @@ api! {
         if context == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        core.contexts.get(context)?;
+        core.contexts.check_known(context)?;
         context::push(context)
     }
 
@@ -165,6 +165,7 @@ api! {
 impl Core {
     fn drop_context(&mut self, context: u64) {
         self.streams.drop_context(context);
+        self.drop_memory(context);
         self.enabled_peers.retain(|entry| entry.0 != context);
     }
 }

@@ -68,27 +68,33 @@ api! {
     }
 
     fn cuMemsetD8 as "cuMemsetD8"(to: DevicePtr, value: c_uchar, count: usize) |core| {
-        soon(core, "cuMemsetD8", fill(to, &[value], count)?)
+        let action = fill(&core, to, &[value], count)?;
+        soon(core, "cuMemsetD8", action)
     }
 
     fn cuMemsetD16 as "cuMemsetD16"(to: DevicePtr, value: c_ushort, count: usize) |core| {
-        soon(core, "cuMemsetD16", fill(to, &value.to_ne_bytes(), count)?)
+        let action = fill(&core, to, &value.to_ne_bytes(), count)?;
+        soon(core, "cuMemsetD16", action)
     }
 
     fn cuMemsetD32 as "cuMemsetD32"(to: DevicePtr, value: c_uint, count: usize) |core| {
-        soon(core, "cuMemsetD32", fill(to, &value.to_ne_bytes(), count)?)
+        let action = fill(&core, to, &value.to_ne_bytes(), count)?;
+        soon(core, "cuMemsetD32", action)
     }
 
     fn cuMemsetD8Async as "cuMemsetD8Async"(to: DevicePtr, value: c_uchar, count: usize, stream: u64) |core| {
-        later(core, "cuMemsetD8Async", fill(to, &[value], count)?, stream)
+        let action = fill(&core, to, &[value], count)?;
+        later(core, "cuMemsetD8Async", action, stream)
     }
 
     fn cuMemsetD16Async as "cuMemsetD16Async"(to: DevicePtr, value: c_ushort, count: usize, stream: u64) |core| {
-        later(core, "cuMemsetD16Async", fill(to, &value.to_ne_bytes(), count)?, stream)
+        let action = fill(&core, to, &value.to_ne_bytes(), count)?;
+        later(core, "cuMemsetD16Async", action, stream)
     }
 
     fn cuMemsetD32Async as "cuMemsetD32Async"(to: DevicePtr, value: c_uint, count: usize, stream: u64) |core| {
-        later(core, "cuMemsetD32Async", fill(to, &value.to_ne_bytes(), count)?, stream)
+        let action = fill(&core, to, &value.to_ne_bytes(), count)?;
+        later(core, "cuMemsetD32Async", action, stream)
     }
 
     // The ABI of CUDA 2.0, with sizes and device addresses of 32 bits: no address of ours fits.
@@ -105,7 +111,8 @@ api! {
     }
 
     fn cuMemsetD8_v1 as "cuMemsetD8"(to: c_uint, value: c_uchar, count: c_uint) |core| {
-        now(core, fill(to.into(), &[value], narrow(count)?)?, None)
+        let action = fill(&core, to.into(), &[value], narrow(count)?)?;
+        now(core, action, None)
     }
 
     fn cuMemGetInfo_v1 as "cuMemGetInfo"(free: Out<c_uint>, total: Out<c_uint>) |mut core| {
@@ -173,22 +180,39 @@ fn unified(core: &Locked, to: DevicePtr, from: DevicePtr, len: usize) -> Result<
     })
 }
 
-fn fill(to: DevicePtr, value: &[u8], count: usize) -> Result<Action> {
+fn fill(core: &Locked, to: DevicePtr, value: &[u8], count: usize) -> Result<Action> {
     let len = (count as u64)
         .checked_mul(value.len() as u64)
         .ok_or(Code::INVALID_VALUE)?;
     if !to.is_multiple_of(value.len() as u64) {
         return Err(Code::INVALID_VALUE);
     }
-    Ok(if len == 0 {
-        Action::Nothing
-    } else {
-        Action::Fill {
+    if len == 0 {
+        return Ok(Action::Nothing);
+    }
+    match core.pinned_at(to) {
+        Some((start, memory)) if len > memory.size - (to - start) => Err(Code::INVALID_VALUE),
+        Some(_) => Ok(Action::Copy {
+            to: Side::Host(HostSpan::new(to, len)?),
+            from: Side::Staged(repeated(value, len)?),
+            len,
+        }),
+        None => Ok(Action::Fill {
             to,
             len,
             pattern: value.to_vec(),
-        }
-    })
+        }),
+    }
+}
+
+fn repeated(value: &[u8], len: u64) -> Result<Vec<u8>> {
+    let len = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| Code::OUT_OF_MEMORY)?;
+    bytes.extend(value.iter().copied().cycle().take(len));
+    Ok(bytes)
 }
 
 /// A blocking call runs on the legacy stream, behind what that waits for.
@@ -276,9 +300,12 @@ pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
 }
 
 impl crate::core::Core {
-    /// Whether what a copy or fill writes to is memory of the host at a device address.
+    /// Whether what a copy or fill writes to is memory of the host, also at a device address.
     fn is_in_host_memory(&self, work: &Work) -> bool {
         let target = match &work.action {
+            Action::Copy {
+                to: Side::Host(_), ..
+            } => return true,
             Action::Copy {
                 to: Side::Device(to),
                 ..
@@ -296,10 +323,7 @@ impl crate::core::Core {
         let Some(address) = work.host_target() else {
             return false;
         };
-        self.pinned
-            .range(..=address)
-            .next_back()
-            .is_some_and(|(start, (size, _))| address - start < *size)
+        self.pinned_at(address).is_some()
             || self.space.reservation_at(address).is_some_and(|_| {
                 self.space.at(address).is_some_and(|(_, mapping)| {
                     mapping.physical.record.location.kind != MemLocation::DEVICE

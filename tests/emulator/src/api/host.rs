@@ -5,16 +5,17 @@ use crate::abi::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, AllocFlags, DevicePtr, MemAllocationProp, MemLocation,
 };
 use crate::code::{Code, Result};
-use crate::core::Core;
+use crate::core::{Core, Linear, Pinned};
 use crate::vm;
+use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 
 api! {
     fn cuMemAlloc as "cuMemAlloc"(address: Out<DevicePtr>, size: usize) |mut core| {
         address.check()?;
-        let (_, location) = core.current()?;
+        let current = core.current()?;
         core.safe_in_capture()?;
-        address.set(core.allocate_linear(size as u64, location)?)
+        address.set(core.allocate_linear(size as u64, current)?)
     }
 
     fn cuMemFree as "cuMemFree"(address: DevicePtr) |mut core| {
@@ -23,12 +24,12 @@ api! {
         }
         let (context, _) = core.current()?;
         core.safe_in_capture()?;
-        let (_, mapped) = core.linear.remove(&address).ok_or(Code::INVALID_VALUE)?;
+        let freed = core.linear.remove(&address).ok_or(Code::INVALID_VALUE)?;
         // Unlike the calls for mappings, this one waits.
         while let Some(until) = core.streams.pending_in(context) {
             core = core.wait(until);
         }
-        core.free_linear(address, mapped)
+        core.free_linear(address, freed.mapped)
     }
 
     fn cuMemAllocHost as "cuMemAllocHost"(address: Out<u64>, size: usize) |mut core| {
@@ -46,7 +47,7 @@ api! {
         core.current()?;
         let start = address.expose_provenance() as u64;
         match core.pinned.get(&start) {
-            Some(&(size, true)) => {
+            Some(&Pinned { size, allocated: true, .. }) => {
                 core.pinned.remove(&start);
                 vm::release(start, size);
                 Ok(())
@@ -56,16 +57,16 @@ api! {
     }
 
     fn cuMemHostRegister as "cuMemHostRegister"(address: *mut c_void, size: usize, flags: c_uint) |mut core| {
-        core.current()?;
+        let (context, _) = core.current()?;
         let start = address.expose_provenance() as u64;
         if start == 0 || size == 0 || flags > 15 {
             return Err(Code::INVALID_VALUE);
         }
         let end = start.checked_add(size as u64).ok_or(Code::INVALID_VALUE)?;
-        if core.pinned.range(..end).next_back().is_some_and(|(at, (len, _))| at + len > start) {
+        if core.pinned.range(..end).next_back().is_some_and(|(at, other)| at + other.size > start) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        core.pinned.insert(start, (size as u64, false));
+        core.pinned.insert(start, Pinned { size: size as u64, allocated: false, context });
         Ok(())
     }
 
@@ -73,7 +74,7 @@ api! {
         core.current()?;
         let start = address.expose_provenance() as u64;
         match core.pinned.get(&start) {
-            Some((_, false)) => {
+            Some(Pinned { allocated: false, .. }) => {
                 core.pinned.remove(&start);
                 Ok(())
             }
@@ -85,7 +86,7 @@ api! {
 
 fn allocate_host(core: &mut Core, address: Out<u64>, size: usize) -> Result {
     address.check()?;
-    core.current()?;
+    let (context, _) = core.current()?;
     core.safe_in_capture()?;
     if size == 0 {
         return address.set(0);
@@ -102,13 +103,24 @@ fn allocate_host(core: &mut Core, address: Out<u64>, size: usize) -> Result {
         vm::release(start, size);
         Code::OUT_OF_MEMORY
     })?;
-    core.pinned.insert(start, (size, true));
+    core.pinned.insert(
+        start,
+        Pinned {
+            size,
+            allocated: true,
+            context,
+        },
+    );
     address.set(start)
 }
 
 impl Core {
     /// The classic allocation is a reservation, an allocation and a mapping with one owner.
-    fn allocate_linear(&mut self, size: u64, location: MemLocation) -> Result<DevicePtr> {
+    fn allocate_linear(
+        &mut self,
+        size: u64,
+        (context, location): (u64, MemLocation),
+    ) -> Result<DevicePtr> {
         if size == 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -136,7 +148,14 @@ impl Core {
                 return Err(code);
             }
         };
-        self.linear.insert(address, (size, mapped));
+        self.linear.insert(
+            address,
+            Linear {
+                size,
+                mapped,
+                context,
+            },
+        );
         let physical = self.memory.get(handle)?.physical.clone();
         let mapping = self.space.map(address, handle, physical).and_then(|()| {
             self.memory.mapped(handle);
@@ -152,6 +171,25 @@ impl Core {
                 Err(code)
             }
         }
+    }
+
+    /// What a context was given goes with it; memory of the program is its own again.
+    pub(super) fn drop_memory(&mut self, context: u64) {
+        let linear = std::mem::take(&mut self.linear);
+        let (gone, left) = linear
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, memory)| memory.context == context);
+        self.linear = left;
+        for (address, memory) in gone {
+            let _ = self.free_linear(address, memory.mapped);
+        }
+        self.pinned.retain(|&start, memory| {
+            let gone = memory.context == context;
+            if gone && memory.allocated {
+                vm::release(start, memory.size);
+            }
+            !gone
+        });
     }
 
     fn free_linear(&mut self, address: DevicePtr, mapped: u64) -> Result {

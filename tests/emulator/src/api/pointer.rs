@@ -3,7 +3,7 @@
 use super::{In, Out, api};
 use crate::abi::{DevicePtr, MemLocation};
 use crate::code::{Code, Result};
-use crate::core::Core;
+use crate::core::{Core, Pinned};
 use std::ffi::{c_int, c_uint, c_void};
 
 api! {
@@ -52,27 +52,60 @@ fn width(attribute: c_int) -> Option<usize> {
 }
 
 impl Core {
+    /// The page-locked memory that holds the address, with its start.
+    pub(super) fn pinned_at(&self, address: u64) -> Option<(u64, Pinned)> {
+        let (&start, &memory) = self.pinned.range(..=address).next_back()?;
+        (address - start < memory.size).then_some((start, memory))
+    }
+
     fn range_of(&self, address: DevicePtr) -> Option<(u64, u64)> {
-        let (start, mapping) = self.space.at(address)?;
-        Some((
-            start,
-            self.linear
-                .get(&start)
-                .map_or(mapping.size, |linear| linear.0),
-        ))
+        let pinned = self
+            .pinned_at(address)
+            .map(|(start, memory)| (start, memory.size));
+        pinned.or_else(|| {
+            let (start, mapping) = self.space.at(address)?;
+            let linear = self.linear.get(&start);
+            Some((start, linear.map_or(mapping.size, |linear| linear.size)))
+        })
+    }
+
+    fn put_pinned_attribute(
+        &self,
+        to: Out<c_void>,
+        attribute: c_int,
+        address: u64,
+        (start, memory): (u64, Pinned),
+    ) -> Result {
+        match attribute {
+            1 => to.cast().set(memory.context),
+            2 => to.cast().set(1_u32),
+            3 | 4 => to.cast().set(address),
+            8 | 10 => to.cast().set(0_u8),
+            9 => to.cast().set(self.location_of(memory.context)?.id),
+            11 => to.cast().set(start),
+            12 => to.cast().set(memory.size),
+            13 => to.cast().set(1_u8),
+            14 => to.cast().set(0_u64),
+            _ => Err(Code::INVALID_VALUE),
+        }
     }
 
     fn put_attribute(&self, to: Out<c_void>, attribute: c_int, address: DevicePtr) -> Result {
+        if let Some(pinned) = self.pinned_at(address) {
+            return self.put_pinned_attribute(to, attribute, address, pinned);
+        }
         let (start, mapping) = self.space.at(address).ok_or(Code::INVALID_VALUE)?;
         let record = mapping.physical.record;
         let on_device = record.location.kind == MemLocation::DEVICE;
-        let linear = self.linear.contains_key(&start);
+        let context = self.linear.get(&start).map(|linear| linear.context);
+        let linear = context.is_some();
         match attribute {
-            1 if !linear => to.cast().set(0_u64),
+            1 => to.cast().set(context.unwrap_or(0)),
             2 => to.cast().set(if on_device { 2_u32 } else { 1 }),
             3 => to.cast().set(address),
             4 if !on_device => to.cast().set(address),
-            8 | 10 => to.cast().set(0_u8),
+            8 => to.cast().set(0_u8),
+            10 => to.cast().set(u8::from(linear)),
             9 => {
                 let ordinal = if on_device {
                     self.ordinal_of(record.uuid)

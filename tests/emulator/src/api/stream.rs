@@ -117,8 +117,8 @@ api! {
         mode.set(capture::exchange_mode(wanted).to_c())
     }
 
-    fn cuGraphDestroy as "cuGraphDestroy"(graph: u64) |core| {
-        if graph == 0 || graph > core.captures.graphs { Err(Code::INVALID_VALUE) } else { Ok(()) }
+    fn cuGraphDestroy as "cuGraphDestroy"(graph: u64) |mut core| {
+        core.destroy_graph(graph)
     }
 
     fn cuLaunchHostFunc as "cuLaunchHostFunc"(

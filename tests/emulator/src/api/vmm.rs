@@ -110,12 +110,20 @@ api! {
             let location = core.access_location(desc.location, address, size as u64)?;
             access.push((location, access_flags(desc.flags)?));
         }
+        let end = address.saturating_add(size as u64);
+        if core.linear.range(address..end).next().is_some() {
+            return Err(Code::INVALID_VALUE);
+        }
         core.space.set_access(address, size as u64, &access)
     }
 
     fn cuMemGetAccess as "cuMemGetAccess"(flags: Out<c_ulonglong>, location: In<MemLocation>, address: DevicePtr) |core| {
         flags.check()?;
         let mut location = location.get()?;
+        // Memory that was not mapped is given to nobody.
+        if core.pinned_at(address).is_some() {
+            return flags.set(0);
+        }
         let (start, _) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
         if core.linear.contains_key(&start) {
             return flags.set(0);
