@@ -64,7 +64,7 @@ pub enum ErrorKind {
     NotAHandle,
     /// The device is not visible to this process.
     NoDevice,
-    /// An update that does not follow what this side has.
+    /// An update that does not follow what this side has, or that is not here to be sent.
     OutOfOrder,
     /// The exporter has said that nothing more of the buffer will come. What is mapped stays.
     Retired,

@@ -153,7 +153,7 @@ fn what_nobody_receives_any_more_is_closed_at_once() {
             send(&theirs, &[], &[]);
         }
         for length in [1, 5000, 300] {
-            send(&theirs, &vec![1; length], &[writer.as_fd(); 100]);
+            send(&theirs, &vec![1; length], &[writer.as_fd(); 253]);
         }
         if kind == SocketType::SEQPACKET {
             send(&theirs, &[], &[writer.as_fd()]);
@@ -180,5 +180,39 @@ fn what_a_peer_said_before_it_went_is_heard_by_who_comes_later() {
         assert_eq!(late.receive().unwrap().message, Message::Retired { id: ID });
         assert_eq!(late.receive().unwrap_err().kind(), ErrorKind::Hangup);
         assert!(late.is_broken());
+        // It was used, so that another owner would miss what came.
+        let error = late.into_fd().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}
+
+#[test]
+fn a_stranger_cannot_keep_who_accepts_waiting_by_what_it_sent() {
+    let mut listener = vmm_ipc::Listener::new().unwrap();
+    let me = rustix::process::geteuid().as_raw();
+    for (policy, is_stranger) in [
+        (PeerPolicy::SameUser, false),
+        (PeerPolicy::User(me.wrapping_add(1)), true),
+    ] {
+        listener.set_policy(policy);
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(listener.path()).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        // Whoever closes it last waits for what nobody reads, unless the option is switched off.
+        let network = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let slow = std::net::TcpStream::connect(network.local_addr().unwrap()).unwrap();
+        let (_unread, _) = network.accept().unwrap();
+        slow.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &slow, &[0; 65536]).is_ok() {}
+        slow.set_nonblocking(false).unwrap();
+        let linger = Some(Duration::from_secs(20));
+        rustix::net::sockopt::set_socket_linger(&slow, linger).unwrap();
+        send(&socket, &[1], &[slow.as_fd()]);
+        drop((slow, socket));
+        let begin = Instant::now();
+        let error = listener.accept(SOON).unwrap_err();
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}: {error}");
+        assert_eq!(error.kind() == ErrorKind::Peer, is_stranger, "{error}");
     }
 }

@@ -115,7 +115,11 @@ fn an_offer_and_an_update_can_be_declined_and_the_channel_goes_on(
     let (mut ours, mut theirs) = Channel::pair()?;
     let mut export = exporter.export(&buffer)?;
     export.grow(&buffer.grow(131 * granule)?)?;
-    let no = || Refusal::new(Reason::Other, "not now");
+    // Longer than a message may be.
+    let no = || Refusal {
+        reason: Reason::Other,
+        text: "not now ".repeat(1000),
+    };
     let work = || {
         std::thread::scope(|scope| {
             let theirs = &mut theirs;

@@ -153,7 +153,11 @@ impl Channel {
         let socket = Socket::new(socket)?;
         credentials::take_no_extras(&socket);
         let peer = PeerCredentials::of(&socket)?;
-        peer.check(policy)?;
+        if let Err(error) = peer.check(policy) {
+            // What a stranger has sent already is let go of as anything that comes.
+            socket.shut_down();
+            return Err(error);
+        }
         Ok(Channel {
             socket,
             peer,
@@ -211,8 +215,8 @@ impl Channel {
     ///
     /// [`ErrorKind::InvalidArgument`] for any other, and where it was used already. It is closed then.
     pub fn into_fd(self) -> Result<OwnedFd> {
-        if self.said_hello {
-            let reason = "something was said on it already";
+        if self.said_hello || self.heard_hello || self.is_broken() {
+            let reason = "it was used already";
             let attempt = "taking the socket out of a channel";
             return Err(Error::new(ErrorKind::InvalidArgument, attempt, reason)
                 .advise("take it out of the second channel of a fresh `Channel::pair`"));
@@ -311,7 +315,8 @@ impl Channel {
     /// # Errors
     ///
     /// [`ErrorKind::Timeout`], after which what has come of the message is kept for the next call;
-    /// [`ErrorKind::FdLimit`], after which the next message can be received;
+    /// [`ErrorKind::FdLimit`], after which the next message can be received, while this one is lost: in
+    /// the middle of an exchange that is spoken by hand, open another channel then;
     /// [`ErrorKind::Hangup`], [`ErrorKind::Protocol`], [`ErrorKind::Limit`]. Except after a timeout, file
     /// descriptors that came are closed.
     pub fn receive(&mut self) -> Result<Received> {

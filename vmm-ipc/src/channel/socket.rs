@@ -193,9 +193,7 @@ impl Socket {
     pub(super) fn shut_down(&self) {
         // One that is not connected any more is as good.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
-        // With every packet comes who sent it, which tells an empty one from the end.
-        let marked = self.packets && sockopt::set_socket_passcred(&self.fd, true).is_ok();
-        let (mut reset, mut place) = (false, [0; 256]);
+        let (mut reset, mut empty, mut place) = (false, 0, [0; 256]);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -214,7 +212,13 @@ impl Socket {
                     fds.for_each(|fd| drop(without_linger(fd)));
                 }
             }
-            if message.bytes == 0 && !(marked && along > 0) {
+            if message.bytes > 0 || along > 0 {
+                empty = 0;
+                continue;
+            }
+            // The end of a stream; of packets, the end or an empty one.
+            empty += 1;
+            if !self.packets || empty == MOST_EMPTY {
                 return;
             }
         }
@@ -387,6 +391,10 @@ impl AsFd for Socket {
         self.fd.as_fd()
     }
 }
+
+/// Packets without a byte that fit a socket's buffer as it is: twice as many as the kernel's usual bound
+/// on buffers (`net.core.wmem_max`) lets a peer queue.
+const MOST_EMPTY: usize = 1024;
 
 /// How long to pause where the kernel does not say when to go on.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -155,10 +155,11 @@ impl Export {
     /// this export does not have all of them, as one that is [passed on](crate::Imported::export) or put
     /// together from parts does not have those from before.
     pub fn updates_since(&self, generation: u64) -> &[Update] {
+        let next = generation.checked_add(1);
         let first = self
             .updates
             .iter()
-            .position(|update| update.generation() == generation.saturating_add(1));
+            .position(|update| Some(update.generation()) == next);
         first
             .and_then(|first| self.updates.get(first..))
             .unwrap_or_default()

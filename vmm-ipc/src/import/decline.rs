@@ -53,6 +53,8 @@ fn decline(
     generation: u64,
     refusal: Refusal,
 ) -> Result<()> {
+    // As long as a message may have it.
+    let refusal = Refusal::new(refusal.reason, &refusal.text);
     let transfer = Transfer::new(expected, channel.deadline());
     channel.exchange(|channel| {
         transfer

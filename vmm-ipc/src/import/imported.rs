@@ -104,7 +104,7 @@ impl Imported {
         let first = self
             .updates
             .iter()
-            .position(|update| update.generation() == has.saturating_add(1));
+            .position(|update| Some(update.generation()) == has.checked_add(1));
         let updates = first.and_then(|first| self.updates.get(first..));
         let Some((updates, next)) = updates.and_then(|all| Some((all, all.first()?))) else {
             return Err(wrong("the export is of another generation than came here"));
