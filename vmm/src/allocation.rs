@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use vmm_sys::{CUmemAllocationProp, CUresult};
 
@@ -32,12 +31,25 @@ struct Physical {
     location: Location,
     handle_types: HandleTypes,
     imported: bool,
-    id: u64,
 }
 
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+/// What an [`Allocation`] is known by without being kept: see [`Allocation::id`].
+#[derive(Clone)]
+pub struct AllocationId(Weak<Physical>);
+
+impl PartialEq for AllocationId {
+    fn eq(&self, other: &Self) -> bool {
+        // As long as one of them lives, no other allocation takes that place.
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Eq for AllocationId {}
+
+impl fmt::Debug for AllocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AllocationId({:p})", self.0.as_ptr())
+    }
 }
 
 /// The 64 bytes by which another process of the same NVLink or IMEX domain imports memory.
@@ -144,7 +156,6 @@ impl Blueprint {
             location: *location,
             handle_types: *handle_types,
             imported: false,
-            id: next_id(),
         })))
     }
 }
@@ -203,7 +214,6 @@ impl Allocation {
             location: Location::Device,
             handle_types: HandleTypes::NONE,
             imported: true,
-            id: next_id(),
         };
         // From here on `physical` owns the handle, so a failure below gives it back.
         let prop = match &physical.handle {
@@ -337,10 +347,10 @@ impl Allocation {
         self.0.imported
     }
 
-    /// A number that no other allocation of this process has or will have: what to know this one by
-    /// without keeping it. Clones have the same.
-    pub fn id(&self) -> u64 {
-        self.0.id
+    /// What to know this allocation by without keeping it: equal for its clones, and for no other
+    /// allocation of this process, also not for one that comes after it is gone.
+    pub fn id(&self) -> AllocationId {
+        AllocationId(Arc::downgrade(&self.0))
     }
 
     /// Whether both values are the same memory by the same handle.

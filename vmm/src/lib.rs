@@ -99,7 +99,7 @@ mod uuid;
 pub use dlpark;
 pub use vmm_sys as sys;
 
-pub use crate::allocation::{Allocation, FabricHandle};
+pub use crate::allocation::{Allocation, AllocationId, FabricHandle};
 pub use crate::allocator::{Allocator, AllocatorBuilder, Granularity};
 pub use crate::buffer::{Buffer, Chunk, Chunks};
 pub use crate::close::CloseError;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use vmm::{Allocation, Buffer};
+use vmm::{Allocation, AllocationId, Buffer};
 
 use self::exporter::Anchor;
 pub use self::exporter::Exporter;
@@ -31,7 +31,7 @@ pub struct Export {
     fds: Vec<OwnedFd>,
     updates: Vec<Update>,
     /// The memory of each chunk, by which a grown buffer is recognised. `None` for a relay.
-    memory: Option<Vec<u64>>,
+    memory: Option<Vec<AllocationId>>,
     anchor: Option<Arc<Anchor>>,
 }
 
