@@ -186,8 +186,7 @@ impl Error {
 
     /// Whether the same call may succeed later, without anything being changed: the peer was slow or
     /// gone, something was used up for the moment, or the next one to be accepted is another. It takes
-    /// another channel where this one
-    /// [is broken](crate::Channel::is_broken).
+    /// another channel where this one [is broken](crate::Channel::is_broken).
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Peer => self.0.of_one,

@@ -2,11 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm::sys::CUresult;
-use vmm_ipc::wire::{BufferId, Message, Reason};
-use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions};
+use vmm_ipc::wire::{BufferId, Message, Reason, Update};
+use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, PeerPolicy};
 
+use super::raw::sockets;
 use super::{allocator, expect_filled, filled};
 use crate::emulated::{self, Calls};
 use crate::{Case, Context, Failure, cases};
@@ -138,13 +140,10 @@ fn a_message_whose_descriptors_do_not_fit_is_an_error_and_the_next_one_comes(
         first: 0,
         count,
     };
-    for kind in [
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketType::STREAM,
-    ] {
-        let (ours, theirs) = super::raw::sockets(kind)?;
-        let mut ours = Channel::from_fd(ours, vmm_ipc::PeerPolicy::SameUser)?;
-        let mut theirs = Channel::from_fd(theirs, vmm_ipc::PeerPolicy::SameUser)?;
+    for kind in [SocketType::SEQPACKET, SocketType::STREAM] {
+        let (ours, theirs) = sockets(kind)?;
+        let mut ours = Channel::from_fd(ours, PeerPolicy::SameUser)?;
+        let mut theirs = Channel::from_fd(theirs, PeerPolicy::SameUser)?;
         let before = context.open_fds();
         ours.send(&handles(30), &[file.as_fd(); 30])?;
         ours.send(&handles(3), &[file.as_fd(); 3])?;
@@ -168,7 +167,7 @@ fn descriptors_that_are_open_already_need_no_more_room(context: &Context) -> Res
     let mut imported = options.import_parts(context.driver()?, &bytes, fds)?;
     export.grow(&buffer.grow(41 * granularity)?)?;
     let (bytes, fds) = export.update_to_parts(1)?;
-    let update = vmm_ipc::wire::Update::decode(&bytes)?;
+    let update = Update::decode(&bytes)?;
     with_files_left(20, || imported.extend(&update, fds))?;
     assert_eq!(imported.open_fds(), 41);
     let error = with_files_left(20, || export.update_to_parts(1)).unwrap_err();

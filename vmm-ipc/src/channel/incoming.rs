@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use super::socket::{Socket, cut_off};
 use super::{Deadline, RECEIVING, Received};
-use crate::channel::socket::{Socket, cut_off};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::Limits;
 use crate::wire::{Frame, Message, MessageKind, WireError};

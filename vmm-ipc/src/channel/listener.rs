@@ -145,7 +145,6 @@ impl Listener {
                 // One that is gone already is as if it had not come.
                 Ok(socket) => match Channel::from_fd(socket, self.policy) {
                     Ok(mut channel) if channel.is_broken() => channel.break_off(),
-                    Err(error) if error.kind() == ErrorKind::Hangup => {}
                     Err(error) if error.kind() == ErrorKind::Peer => return Err(error.of_one()),
                     result => return result,
                 },

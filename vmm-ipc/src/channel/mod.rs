@@ -150,7 +150,7 @@ impl Channel {
 
     /// A channel on which nothing was said yet.
     fn silent(socket: OwnedFd, policy: PeerPolicy) -> Result<Self> {
-        let socket = Socket::new(socket)?;
+        let mut socket = Socket::new(socket)?;
         credentials::take_no_extras(&socket);
         let peer = PeerCredentials::of(&socket)?;
         if let Err(error) = peer.check(policy) {

@@ -190,36 +190,18 @@ impl Socket {
     /// Have nothing more come or go. What was sent already can still be received by the peer; what lies
     /// in this side's queue would keep its descriptors open, and with them the peer's memory, and is
     /// thrown away.
-    pub(super) fn shut_down(&self) {
+    pub(super) fn shut_down(&mut self) {
         // One that is not connected any more is as good.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
-        let (mut reset, mut empty, mut place) = (false, 0, [0; 256]);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let (mut empty, mut place) = (0, [0; 256]);
         loop {
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let parts = &mut [IoSliceMut::new(&mut place)];
-            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let message = match recvmsg(&self.fd, parts, &mut control, flags) {
-                Ok(message) => message,
-                Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) if !std::mem::replace(&mut reset, true) => continue,
+            let mut fds = Vec::new();
+            match self.once(&mut [IoSliceMut::new(&mut place)], &mut fds) {
                 Err(_) => return,
-            };
-            let mut along = 0;
-            for part in control.drain() {
-                along += 1;
-                if let RecvAncillaryMessage::ScmRights(fds) = part {
-                    fds.for_each(|fd| drop(without_linger(fd)));
-                }
-            }
-            if message.bytes > 0 || along > 0 {
-                empty = 0;
-                continue;
-            }
-            // The end of a stream; of packets, the end or an empty one.
-            empty += 1;
-            if !self.packets || empty == MOST_EMPTY {
-                return;
+                Ok(came) if came.bytes > 0 || came.fds > 0 || came.cut_off => empty = 0,
+                // The end of a stream; of packets, the end or an empty one.
+                Ok(_) if !self.packets || empty == MOST_EMPTY => return,
+                Ok(_) => empty += 1,
             }
         }
     }
@@ -305,29 +287,49 @@ impl Socket {
         }
     }
 
-    /// What one `recvmsg` gives. Whatever descriptors come are owned at once.
+    /// What one `recvmsg` gives, waited for.
     fn some(
         &mut self,
         parts: &mut [IoSliceMut<'_>],
         fds: &mut Vec<OwnedFd>,
         deadline: Deadline,
     ) -> Result<Came> {
+        loop {
+            let came = match self.once(parts, fds) {
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::IN, deadline, RECEIVING)?;
+                    continue;
+                }
+                result => result.map_err(|errno| Error::os(RECEIVING, errno))?,
+            };
+            if came.too_long {
+                let reason = "a packet is larger than any of the protocol";
+                return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
+            }
+            if came.bytes == 0 {
+                return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up")
+                    .advise("its process ended or it failed: its own error says why"));
+            }
+            return Ok(came);
+        }
+    }
+
+    /// What one `recvmsg` gives, if there is something. Whatever descriptors come are owned at once.
+    fn once(
+        &mut self,
+        parts: &mut [IoSliceMut<'_>],
+        fds: &mut Vec<OwnedFd>,
+    ) -> rustix::io::Result<Came> {
         // Always for as many as the kernel can send, so that none is cut off, whatever was agreed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let result = recvmsg(&self.fd, parts, &mut control, flags);
-            let message = match result {
-                Ok(message) => message,
+            let message = match recvmsg(&self.fd, parts, &mut control, flags) {
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => {
-                    self.wait(PollFlags::IN, deadline, RECEIVING)?;
-                    continue;
-                }
                 // Told once, and before what the peer had sent: that can still be received.
                 Err(Errno::CONNRESET) if !std::mem::replace(&mut self.reset, true) => continue,
-                Err(errno) => return Err(Error::os(RECEIVING, errno)),
+                result => result?,
             };
             let had = fds.len();
             for part in control.drain() {
@@ -335,18 +337,11 @@ impl Socket {
                     fds.extend(rights.map(without_linger));
                 }
             }
-            if message.flags.contains(ReturnFlags::TRUNC) {
-                let reason = "a packet is larger than any of the protocol";
-                return Err(Error::new(ErrorKind::Protocol, RECEIVING, reason));
-            }
-            if message.bytes == 0 {
-                return Err(Error::new(ErrorKind::Hangup, RECEIVING, "the peer hung up")
-                    .advise("its process ended or it failed: its own error says why"));
-            }
             return Ok(Came {
                 bytes: message.bytes,
                 fds: fds.len() - had,
                 cut_off: message.flags.contains(ReturnFlags::CTRUNC),
+                too_long: message.flags.contains(ReturnFlags::TRUNC),
             });
         }
     }
@@ -384,6 +379,8 @@ struct Came {
     fds: usize,
     /// Whether there were more descriptors than this process has numbers left for.
     cut_off: bool,
+    /// Whether a packet had more bytes than there was room for.
+    too_long: bool,
 }
 
 impl AsFd for Socket {

@@ -155,14 +155,7 @@ impl Export {
     /// this export does not have all of them, as one that is [passed on](crate::Imported::export) or put
     /// together from parts does not have those from before.
     pub fn updates_since(&self, generation: u64) -> &[Update] {
-        let next = generation.checked_add(1);
-        let first = self
-            .updates
-            .iter()
-            .position(|update| Some(update.generation()) == next);
-        first
-            .and_then(|first| self.updates.get(first..))
-            .unwrap_or_default()
+        since(&self.updates, generation)
     }
 
     /// The bytes of the update to `generation` and duplicates of its file descriptors, for a transport
@@ -238,4 +231,15 @@ impl Export {
             HandleKind::Fabric => (0, 0),
         }
     }
+}
+
+/// Of updates in order, those after `generation`; none where the next one is not there.
+pub(crate) fn since(updates: &[Update], generation: u64) -> &[Update] {
+    let next = generation.checked_add(1);
+    let first = updates
+        .iter()
+        .position(|update| Some(update.generation()) == next);
+    first
+        .and_then(|first| updates.get(first..))
+        .unwrap_or_default()
 }

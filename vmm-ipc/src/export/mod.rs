@@ -11,6 +11,7 @@ use vmm::{Allocation, AllocationId, Buffer};
 
 use self::exporter::Anchor;
 pub use self::exporter::Exporter;
+pub(crate) use self::growth::since;
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd_limit;

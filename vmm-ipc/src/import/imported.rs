@@ -11,7 +11,7 @@ use super::transfer::{Expected, Transfer, wrong_count};
 use super::{check_fds, check_limits, out_of_place};
 use crate::channel::{Channel, Deadline};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{Export, duplicate};
+use crate::export::{Export, duplicate, since};
 use crate::limits::Limits;
 use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
 
@@ -101,12 +101,8 @@ impl Imported {
         if has == self.generation() {
             return Ok(0);
         }
-        let first = self
-            .updates
-            .iter()
-            .position(|update| Some(update.generation()) == has.checked_add(1));
-        let updates = first.and_then(|first| self.updates.get(first..));
-        let Some((updates, next)) = updates.and_then(|all| Some((all, all.first()?))) else {
+        let updates = since(&self.updates, has);
+        let Some(next) = updates.first() else {
             return Err(wrong("the export is of another generation than came here"));
         };
         let fds = match self.descriptor.handle_kind() {
@@ -277,9 +273,12 @@ impl Imported {
             .apply(update)
             .map_err(|error| Error::wire(format!("extending buffer {}", update.id()), error))?;
         self.buffer = buffer;
-        self.updates.push(update.clone());
         if let Some(kept) = &mut self.fds {
             kept.extend(fds);
+        }
+        // Without handles there is nothing to pass on.
+        if self.fds.is_some() || update.handle_kind() == HandleKind::Fabric {
+            self.updates.push(update.clone());
         }
         Ok(())
     }

@@ -151,25 +151,25 @@ impl Transfer {
         generation: u64,
         refusal: Refusal,
     ) -> Result<()> {
+        // What is on its way comes first, so that the channel is in step afterwards.
+        let drained = match self.stage {
+            Stage::Sending => self.each(channel, |_| Ok(())),
+            Stage::GivenUp => return Ok(()),
+            Stage::OutOfStep => {
+                let reason = "what came was not what belongs there";
+                return Err(Error::new(ErrorKind::Protocol, "refusing a buffer", reason));
+            }
+        };
         if self.stage == Stage::GivenUp {
             return Ok(());
         }
-        // What is on its way comes first, so that the channel is in step afterwards.
-        if self.stage == Stage::Sending {
-            match self.each(channel, |_| Ok(())) {
-                Err(_) if self.stage == Stage::GivenUp => return Ok(()),
-                result => result?,
-            }
-            let message = Message::Refused {
-                id,
-                generation,
-                refusal,
-            };
-            return channel.send_by(&message, &[], self.deadline);
-        }
-        let reason = "what came was not what belongs there";
-        let attempt = "refusing a buffer";
-        Err(Error::new(ErrorKind::Protocol, attempt, reason))
+        drained?;
+        let message = Message::Refused {
+            id,
+            generation,
+            refusal,
+        };
+        channel.send_by(&message, &[], self.deadline)
     }
 }
 
