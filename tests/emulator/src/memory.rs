@@ -6,7 +6,7 @@ use crate::fd;
 use crate::physical::{FILE_NAME, Physical};
 use crate::record::Record;
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 const FIRST_HANDLE: u64 = 0x4000_0000_0000;
@@ -23,11 +23,13 @@ pub(crate) struct Handle {
     mappings: usize,
 }
 
-/// Memory whose last user here is gone but whose exported fd may live on.
+/// Physical memory that handles of the process name.
 #[derive(Debug)]
-struct Lingering {
-    size: u64,
-    uuid: [u8; 16],
+struct Named {
+    physical: Arc<Physical>,
+    handles: usize,
+    /// Whether a descriptor of it was seen, which may outlive the handles.
+    exported: bool,
 }
 
 /// Every handle of the process.
@@ -35,8 +37,12 @@ struct Lingering {
 pub(crate) struct Memory {
     handles: BTreeMap<u64, Handle>,
     made: u64,
-    exported: HashMap<u64, ()>,
-    lingering: HashMap<u64, Lingering>,
+    /// By inode, as `lingering`.
+    named: HashMap<u64, Named>,
+    /// Memory whose last user here is gone but whose exported fd may live on.
+    lingering: HashMap<u64, Record>,
+    /// Bytes of both, by the UUID of their device.
+    charged: HashMap<[u8; 16], u64>,
     /// Descriptors of memory that the program had when they could last be counted.
     counted_fds: usize,
 }
@@ -67,18 +73,14 @@ impl Memory {
     /// A new handle value each time; the fd stays the caller's.
     pub fn import(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
         let (inode, _) = Physical::inspect(fd)?;
-        let known = self
-            .handles
-            .values()
-            .find(|handle| handle.physical.inode == inode);
-        let physical = match known {
-            Some(handle) => handle.physical.clone(),
+        let physical = match self.named.get(&inode) {
+            Some(known) => known.physical.clone(),
             None => Arc::new(Physical::import(fd)?),
         };
-        self.lingering.remove(&inode);
+        let handle = self.insert(physical, true);
         // What came by a descriptor is charged for as long as one is open, also after the release.
-        self.exported.insert(inode, ());
-        Ok(self.insert(physical, true))
+        self.seen_exported(inode);
+        Ok(handle)
     }
 
     pub fn export(&mut self, handle: u64) -> Result<OwnedFd> {
@@ -86,7 +88,7 @@ impl Memory {
             let physical = &self.exportable(handle, HANDLE_POSIX_FD)?.physical;
             (physical.inode, physical.export()?)
         };
-        self.exported.insert(inode, ());
+        self.seen_exported(inode);
         Ok(fd)
     }
 
@@ -137,21 +139,14 @@ impl Memory {
     /// Bytes charged to a device: everything a handle, a mapping or an exported fd keeps.
     pub fn used(&mut self, uuid: [u8; 16]) -> u64 {
         self.sweep();
-        let live: HashMap<u64, u64> = self
-            .handles
-            .values()
-            .filter(|handle| {
-                handle.physical.record.location.kind == MemLocation::DEVICE
-                    && handle.physical.record.uuid == uuid
-            })
-            .map(|handle| (handle.physical.inode, handle.physical.record.size))
-            .collect();
-        let lingering = self
-            .lingering
-            .values()
-            .filter(|memory| memory.uuid == uuid)
-            .map(|memory| memory.size);
-        live.values().copied().chain(lingering).sum()
+        self.charged_to(uuid)
+    }
+
+    /// Whether a device with this many bytes has room for so many more. What lingers is looked
+    /// through only where it matters.
+    pub fn has_room(&mut self, uuid: [u8; 16], size: u64, total: u64) -> bool {
+        let fits = |used: u64| used.saturating_add(size) <= total;
+        fits(self.charged_to(uuid)) || fits(self.used(uuid))
     }
 
     /// Handle values alive and the releases they still take.
@@ -165,28 +160,16 @@ impl Memory {
     /// Distinct physical memory that this process keeps, in pieces and bytes.
     pub fn physical(&mut self) -> (usize, u64) {
         self.sweep();
-        let mut sizes: HashMap<u64, u64> = self
-            .handles
-            .values()
-            .map(|handle| (handle.physical.inode, handle.physical.record.size))
-            .collect();
-        sizes.extend(
-            self.lingering
-                .iter()
-                .map(|(&inode, memory)| (inode, memory.size)),
-        );
-        (sizes.len(), sizes.values().sum())
+        let named = self.named.values().map(|named| named.physical.record.size);
+        let lingering = self.lingering.values().map(|record| record.size);
+        let count = self.named.len() + self.lingering.len();
+        (count, named.chain(lingering).sum())
     }
 
     /// Descriptors of this process that refer to emulated memory, other than our own.
     pub fn exported_fds(&mut self) -> usize {
-        let inner: std::collections::HashSet<u64> = self
-            .handles
-            .values()
-            .map(|handle| handle.physical.inode)
-            .collect();
         if let Some(open) = memory_fds() {
-            self.counted_fds = open.len().saturating_sub(inner.len());
+            self.counted_fds = open.len().saturating_sub(self.named.len());
         }
         self.counted_fds
     }
@@ -194,6 +177,17 @@ impl Memory {
     fn insert(&mut self, physical: Arc<Physical>, imported: bool) -> u64 {
         self.made += 1;
         let handle = FIRST_HANDLE + self.made * HANDLE_STEP;
+        let lingered = self.lingering.remove(&physical.inode).is_some();
+        let new = Named {
+            physical: physical.clone(),
+            handles: 0,
+            exported: lingered,
+        };
+        let named = self.named.entry(physical.inode).or_insert(new);
+        if named.handles == 0 && !lingered {
+            charge(&mut self.charged, &physical.record, true);
+        }
+        named.handles += 1;
         self.handles.insert(
             handle,
             Handle {
@@ -226,31 +220,57 @@ impl Memory {
             return;
         };
         let inode = entry.physical.inode;
-        let last = !self
-            .handles
-            .values()
-            .any(|other| other.physical.inode == inode);
-        let record = entry.physical.record;
-        if last
-            && self.exported.remove(&inode).is_some()
-            && record.location.kind == MemLocation::DEVICE
-        {
-            self.lingering.insert(
-                inode,
-                Lingering {
-                    size: record.size,
-                    uuid: record.uuid,
-                },
-            );
+        let Some(named) = self.named.get_mut(&inode) else {
+            return;
+        };
+        named.handles -= 1;
+        if named.handles > 0 {
+            return;
         }
+        let record = named.physical.record;
+        if named.exported && record.location.kind == MemLocation::DEVICE {
+            self.lingering.insert(inode, record);
+        } else {
+            charge(&mut self.charged, &record, false);
+        }
+        self.named.remove(&inode);
+    }
+
+    fn seen_exported(&mut self, inode: u64) {
+        if let Some(named) = self.named.get_mut(&inode) {
+            named.exported = true;
+        }
+    }
+
+    fn charged_to(&self, uuid: [u8; 16]) -> u64 {
+        self.charged.get(&uuid).copied().unwrap_or(0)
     }
 
     fn sweep(&mut self) {
         if !self.lingering.is_empty()
             && let Some(open) = memory_fds()
         {
-            self.lingering.retain(|inode, _| open.contains(inode));
+            let open = HashSet::<u64>::from_iter(open);
+            let charged = &mut self.charged;
+            self.lingering.retain(|inode, record| {
+                let stays = open.contains(inode);
+                if !stays {
+                    charge(charged, record, false);
+                }
+                stays
+            });
         }
+    }
+}
+
+/// Adds memory to what its device is charged with, or takes it off; the host is charged with none.
+fn charge(charged: &mut HashMap<[u8; 16], u64>, record: &Record, more: bool) {
+    if record.location.kind == MemLocation::DEVICE {
+        let bytes = charged.entry(record.uuid).or_default();
+        *bytes = match more {
+            true => bytes.saturating_add(record.size),
+            false => bytes.saturating_sub(record.size),
+        };
     }
 }
 
@@ -277,4 +297,57 @@ fn memory_fds() -> Option<Vec<u64>> {
 /// Hands a descriptor over to the C side.
 pub(crate) fn into_c(fd: OwnedFd) -> std::ffi::c_int {
     fd.into_raw_fd()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    const SIZE: u64 = 2 << 20;
+
+    fn create(memory: &mut Memory, device: u8, pages: u64) -> u64 {
+        let location = MemLocation {
+            kind: MemLocation::DEVICE,
+            id: 0,
+        };
+        let flags = AllocFlags {
+            compression: 0,
+            gpu_direct_rdma: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        memory
+            .create(pages * SIZE, [device; 16], location, HANDLE_POSIX_FD, flags)
+            .unwrap()
+    }
+
+    #[test]
+    fn memory_is_charged_once_however_many_handles_and_descriptors_name_it() {
+        let mut memory = Memory::default();
+        let (one, other) = ([1; 16], [2; 16]);
+        let first = create(&mut memory, 1, 1);
+        let second = create(&mut memory, 2, 3);
+        let fd = memory.export(first).unwrap();
+        let again = memory.import(fd.as_fd()).unwrap();
+        assert_eq!((memory.used(one), memory.used(other)), (SIZE, 3 * SIZE));
+        memory.release(first).unwrap();
+        assert_eq!(memory.used(one), SIZE, "another handle names it");
+        memory.release(again).unwrap();
+        assert_eq!(memory.used(one), SIZE, "a descriptor keeps it");
+        assert!(memory.has_room(one, SIZE, 2 * SIZE));
+        assert!(!memory.has_room(one, 2 * SIZE, 2 * SIZE));
+        let back = memory.import(fd.as_fd()).unwrap();
+        assert_eq!(memory.used(one), SIZE);
+        memory.release(back).unwrap();
+        drop(fd);
+        assert_eq!(memory.charged_to(one), SIZE, "nobody has looked");
+        assert!(
+            memory.has_room(one, 2 * SIZE, 2 * SIZE),
+            "and it is found gone"
+        );
+        memory.release(second).unwrap();
+        assert_eq!((memory.used(one), memory.used(other)), (0, 0));
+        assert!(memory.named.is_empty() && memory.lingering.is_empty());
+    }
 }

@@ -215,7 +215,7 @@ impl Core {
         let uuid = if location.kind == MemLocation::DEVICE {
             let config = &self.device(location.id)?.config;
             let (uuid, memory) = (config.uuid, config.memory);
-            if self.memory.used(uuid).saturating_add(size) > memory {
+            if !self.memory.has_room(uuid, size, memory) {
                 return Err(Code::OUT_OF_MEMORY);
             }
             uuid
