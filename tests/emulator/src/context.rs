@@ -1,6 +1,7 @@
 //! Contexts, and the stack of them that every thread has.
 
 use crate::code::{Code, Result};
+use crate::host_function;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -148,6 +149,9 @@ impl Contexts {
 
     /// The context whose work this thread may queue, unless something there has failed before.
     pub fn usable(&self) -> Result<u64> {
+        if host_function::is_inside() {
+            return Err(Code::NOT_PERMITTED);
+        }
         let id = top().ok_or(Code::INVALID_CONTEXT)?;
         match self.get(id)?.error {
             Some(code) => Err(code),

@@ -10,6 +10,7 @@ use crate::count::Misuse;
 use crate::device::{self, Device};
 use crate::fault;
 use crate::memory::Memory;
+use crate::queue::Turn;
 use crate::space::Space;
 use crate::stream::Streams;
 use std::collections::BTreeMap;
@@ -17,9 +18,7 @@ use std::ffi::c_uint;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
-
-const HELD: Duration = Duration::from_millis(50);
+use std::time::Instant;
 
 static CONFIG: OnceLock<std::result::Result<Config, String>> = OnceLock::new();
 static CORE: LazyLock<Mutex<Core>> =
@@ -66,6 +65,8 @@ pub(crate) struct Core {
     pub enabled_peers: Vec<(u64, usize)>,
     /// Bytes of the host.
     pub host_memory: u64,
+    /// Whether there is a thread that calls functions of the program.
+    pub calls_functions: bool,
 }
 
 impl Core {
@@ -85,6 +86,7 @@ impl Core {
             linear: BTreeMap::new(),
             enabled_peers: Vec::new(),
             host_memory: host_memory(),
+            calls_functions: false,
         }
     }
 
@@ -120,6 +122,11 @@ impl Core {
     pub fn current(&self) -> Result<(u64, MemLocation)> {
         let context = self.contexts.usable()?;
         Ok((context, self.location_of(context)?))
+    }
+
+    /// Whether nothing has failed in a context that lives.
+    pub fn usable(&self, context: u64) -> Result {
+        self.contexts.get(context)?.error.map_or(Ok(()), Err)
     }
 
     pub fn location_of(&self, context: u64) -> Result<MemLocation> {
@@ -161,23 +168,54 @@ impl Locked {
         Self(core)
     }
 
-    /// Lets other threads in until something changes or the time has come.
-    pub fn wait(self, until: Instant) -> Self {
-        // Held work has no time of its own; whoever lets it go wakes us.
-        let time = if self.streams.held {
-            HELD
-        } else {
-            until.saturating_duration_since(Instant::now())
+    /// Lets other threads in until there may be something to do.
+    pub fn wait(self) -> Self {
+        let next = self.streams.next();
+        self.wait_until(next)
+    }
+
+    /// The same for the thread that calls functions, which leaves the rest to whoever waits for it.
+    pub fn wait_for_functions(self) -> Self {
+        let next = self.streams.next().filter(|_| self.streams.has_functions());
+        self.wait_until(next)
+    }
+
+    /// Without a time, whoever makes something to do wakes us.
+    fn wait_until(self, next: Option<Instant>) -> Self {
+        let core = match next {
+            Some(next) => {
+                let time = next.saturating_duration_since(Instant::now());
+                let waited = CHANGED.wait_timeout(self.0, time);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => CHANGED.wait(self.0).unwrap_or_else(PoisonError::into_inner),
         };
-        let waited = CHANGED.wait_timeout(self.0, time);
-        let mut core = Self(waited.unwrap_or_else(PoisonError::into_inner).0);
+        let mut core = Self(core);
         core.advance(Instant::now());
         core
     }
 
     pub fn hold_streams(&mut self, held: bool) {
         self.streams.held = held;
+        self.wake();
+    }
+
+    /// Something was made to do: those who wait look again.
+    pub fn wake(&self) {
         CHANGED.notify_all();
+    }
+
+    pub fn function_returned(&mut self, turn: Turn) {
+        let now = Instant::now();
+        self.streams.function_returned(turn, now);
+        self.advance(now);
+        self.wake();
+    }
+
+    /// What a context had queued goes with it, and whoever waits for that goes on.
+    pub fn drop_streams(&mut self, context: u64) {
+        self.streams.drop_context(context, Instant::now());
+        self.wake();
     }
 }
 

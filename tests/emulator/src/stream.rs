@@ -1,13 +1,15 @@
 //! Streams: work in order, finished when its time has come.
 //!
-//! There is no thread behind a stream. Work gets the time at which it will be done; whoever calls
-//! the driver at or after that time finds it done. Without latencies that is at once.
+//! There is no thread behind a stream. Work is over a while after what it waits for; whoever calls
+//! the driver at or after that time finds it done. Without latencies that is at once. Only
+//! functions of the program are called by a thread, one for all streams.
 
 use crate::capture::Point;
 use crate::code::{Code, Result};
 use crate::copy::Work;
+use crate::queue::{Over, Queue, Task, Turn};
 use crate::thread::Thread;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{c_int, c_uint};
 use std::time::{Duration, Instant};
 
@@ -20,16 +22,14 @@ pub(crate) struct Stream {
     pub kind: Kind,
     pub priority: c_int,
     pub id: u64,
-    /// When the last work queued on it will be done.
-    finish: Option<Instant>,
+    /// The last step queued on it, as long as that is not over.
+    last: Option<u64>,
     pub capture: Option<u64>,
-    /// The events that it waits for, as they were recorded when it was told to.
-    waits: Vec<(Instant, u64)>,
-    /// Destroyed, with work left that others may have to wait for.
+    /// Nobody can name it any more, but it has work left that others may have to wait for.
     gone: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Legacy,
     PerThread(Thread),
@@ -37,30 +37,34 @@ pub(crate) enum Kind {
     NonBlocking,
 }
 
-#[derive(Debug)]
-struct Queued {
-    stream: u64,
-    work: Work,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub context: u64,
-    /// When the work before the record is done; `None` before any record.
-    pub recorded: Option<(Instant, u64)>,
+    /// `None` before any record.
+    pub recorded: Option<Recorded>,
     /// The capture that it was last recorded in, and where.
     pub captured: Option<(u64, Point)>,
     pub timing: bool,
 }
 
-/// Streams, their queues and the events.
+/// When an event was recorded last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Recorded {
+    /// The step that has to be over.
+    Behind(u64),
+    At(Instant),
+}
+
+/// Streams, what they have to do, and the events.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     all: BTreeMap<u64, Stream>,
     pub events: BTreeMap<u64, Event>,
-    queue: BTreeMap<(Instant, u64), Queued>,
-    /// Order of issue.
-    issued: u64,
+    queue: Queue,
+    /// The streams with something left to do.
+    busy: BTreeSet<u64>,
+    /// The default streams.
+    built_in: HashMap<(u64, Kind), u64>,
     made: u64,
     /// While held, no work is ever done.
     pub held: bool,
@@ -77,9 +81,8 @@ impl Streams {
                 kind,
                 priority,
                 id: self.made,
-                finish: None,
+                last: None,
                 capture: None,
-                waits: Vec::new(),
                 gone: false,
             },
         );
@@ -88,13 +91,33 @@ impl Streams {
 
     /// The legacy or per-thread stream of a context, made when first used.
     pub fn built_in(&mut self, context: u64, kind: Kind) -> u64 {
-        let known = self
-            .all
-            .iter()
-            .find(|(_, stream)| stream.context == context && stream.kind == kind);
-        match known {
-            Some((&stream, _)) => stream,
-            None => self.create(context, kind, 0),
+        match self.built_in.get(&(context, kind)) {
+            Some(&stream) => stream,
+            None => {
+                let stream = self.create(context, kind, 0);
+                self.built_in.insert((context, kind), stream);
+                stream
+            }
+        }
+    }
+
+    /// A thread takes its default streams along. One that captures stays, since nobody can end that.
+    pub fn drop_thread(&mut self, thread: Thread) {
+        let kind = Kind::PerThread(thread);
+        let (all, mut gone) = (&mut self.all, Vec::new());
+        self.built_in.retain(|(_, theirs), stream| {
+            let known = all.get_mut(stream);
+            match known.filter(|known| *theirs == kind && known.capture.is_none()) {
+                Some(known) => {
+                    known.gone = true;
+                    gone.push(*stream);
+                    false
+                }
+                None => true,
+            }
+        });
+        for stream in gone {
+            self.bury(stream);
         }
     }
 
@@ -110,33 +133,34 @@ impl Streams {
 
     /// Work already queued goes on.
     pub fn destroy(&mut self, stream: u64) -> Result {
-        match self.get(stream)?.kind {
-            Kind::Blocking | Kind::NonBlocking => {
-                let left = self.get_mut(stream)?;
-                left.gone = true;
-                left.capture = None;
-                self.bury(stream);
-                Ok(())
-            }
-            Kind::Legacy | Kind::PerThread(_) => Err(Code::INVALID_HANDLE),
-        }
+        let left = self.get_mut(stream)?;
+        left.gone = true;
+        left.capture = None;
+        self.bury(stream);
+        Ok(())
     }
 
-    /// Forgets a destroyed stream once its work is done.
+    /// Forgets a stream that nobody can name once its work is done.
     fn bury(&mut self, stream: u64) {
-        if self.all.get(&stream).is_some_and(|known| known.gone)
-            && !self.queue.values().any(|queued| queued.stream == stream)
-        {
+        let known = self.all.get(&stream);
+        if known.is_some_and(|known| known.gone && known.last.is_none()) {
             self.all.remove(&stream);
         }
     }
 
     /// A context takes its streams and events along.
-    pub fn drop_context(&mut self, context: u64) {
-        self.all.retain(|_, stream| stream.context != context);
+    pub fn drop_context(&mut self, context: u64, now: Instant) {
+        self.queue.drop_context(context, now);
         self.events.retain(|_, event| event.context != context);
-        self.queue
-            .retain(|_, queued| queued.work.context != context);
+        self.built_in.retain(|(theirs, _), _| *theirs != context);
+        let (all, busy) = (&mut self.all, &mut self.busy);
+        all.retain(|stream, known| {
+            let stays = known.context != context;
+            if !stays {
+                busy.remove(stream);
+            }
+            stays
+        });
     }
 
     pub fn create_event(&mut self, context: u64, flags: c_uint) -> u64 {
@@ -154,130 +178,151 @@ impl Streams {
         event
     }
 
-    /// Queues work behind everything that the stream waits for.
-    pub fn enqueue(&mut self, stream: u64, work: Work, latency: Duration, now: Instant) -> Result {
-        let finish = self.tail(stream)?.map_or(now, |tail| tail.max(now)) + latency;
-        self.issued += 1;
-        self.queue
-            .insert((finish, self.issued), Queued { stream, work });
-        self.get_mut(stream)?.finish = Some(finish);
-        Ok(())
+    /// Queues a task behind everything that the stream waits for.
+    pub fn enqueue(
+        &mut self,
+        stream: u64,
+        task: Task,
+        latency: Duration,
+        now: Instant,
+    ) -> Result<u64> {
+        self.enqueue_behind(stream, None, task, latency, now)
+    }
+
+    fn enqueue_behind(
+        &mut self,
+        stream: u64,
+        other: Option<u64>,
+        task: Task,
+        latency: Duration,
+        now: Instant,
+    ) -> Result<u64> {
+        let mut after = self.awaited_by(stream)?;
+        after.extend(other);
+        let context = self.get(stream)?.context;
+        let step = self
+            .queue
+            .push((stream, context), task, latency, &after, now);
+        self.get_mut(stream)?.last = Some(step);
+        self.busy.insert(stream);
+        Ok(step)
     }
 
     /// Remembers where the stream is now.
     pub fn record(&mut self, event: u64, stream: u64, now: Instant) -> Result {
-        let tail = self.tail(stream)?.map_or(now, |tail| tail.max(now));
-        let issued = self.issued;
+        if !self.events.contains_key(&event) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let recorded = if self.is_busy(stream)? {
+            Recorded::Behind(self.enqueue(stream, Task::Mark(event), Duration::ZERO, now)?)
+        } else {
+            Recorded::At(now)
+        };
         let event = self.events.get_mut(&event).ok_or(Code::INVALID_HANDLE)?;
-        event.recorded = Some((tail, issued));
+        event.recorded = Some(recorded);
         event.captured = None;
         Ok(())
     }
 
-    pub fn wait_event(&mut self, stream: u64, event: u64) -> Result {
+    pub fn wait_event(&mut self, stream: u64, event: u64, now: Instant) -> Result {
         let event = self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
-        let recorded = event.recorded;
-        let pending = recorded.filter(|recorded| self.pending_before(*recorded).is_some());
-        let earlier = std::mem::take(&mut self.get_mut(stream)?.waits);
-        let waits = earlier
-            .into_iter()
-            .filter(|recorded| self.pending_before(*recorded).is_some())
-            .chain(pending)
-            .collect();
-        let stream = self.get_mut(stream)?;
-        stream.waits = waits;
-        if let Some((time, _)) = recorded {
-            stream.finish = Some(stream.finish.map_or(time, |finish| finish.max(time)));
+        if let Some(Recorded::Behind(step)) = event.recorded {
+            self.enqueue_behind(stream, Some(step), Task::Nothing, Duration::ZERO, now)?;
         }
         Ok(())
     }
 
-    /// When everything is done that work queued on the stream now would wait for.
-    fn tail(&self, stream: u64) -> Result<Option<Instant>> {
-        let awaited = self.awaited_by(stream)?;
-        Ok(self
-            .all
-            .iter()
-            .filter(|(id, _)| awaited.contains(id))
-            .filter_map(|(_, stream)| stream.finish)
-            .max())
-    }
-
-    /// The legacy stream and the blocking ones wait for each other.
-    fn awaited_by(&self, stream: u64) -> Result<BTreeSet<u64>> {
+    /// The steps that whatever is queued on the stream now waits for. The legacy stream and the
+    /// blocking ones wait for each other.
+    fn awaited_by(&self, stream: u64) -> Result<Vec<u64>> {
         let this = self.get(stream)?;
-        let waits = |other: &Stream| {
-            other.context == this.context
-                && match (this.kind, other.kind) {
-                    (Kind::NonBlocking, _) | (_, Kind::NonBlocking) => false,
-                    (Kind::Legacy, _) | (_, Kind::Legacy) => true,
-                    _ => false,
-                }
-        };
-        Ok(self
-            .all
-            .iter()
-            .filter(|(id, other)| **id == stream || waits(other))
-            .map(|(id, _)| *id)
-            .collect())
+        let mut steps = Vec::from_iter(this.last);
+        match this.kind {
+            Kind::NonBlocking => {}
+            Kind::Legacy => {
+                let others = self.busy.iter().filter_map(|other| self.all.get(other));
+                let awaited = others.filter(|other| {
+                    other.context == this.context
+                        && matches!(other.kind, Kind::Blocking | Kind::PerThread(_))
+                });
+                steps.extend(awaited.filter_map(|other| other.last));
+            }
+            Kind::Blocking | Kind::PerThread(_) => {
+                let legacy = self.built_in.get(&(this.context, Kind::Legacy));
+                let legacy = legacy.and_then(|legacy| self.all.get(legacy));
+                steps.extend(legacy.and_then(|legacy| legacy.last));
+            }
+        }
+        Ok(steps)
     }
 
-    /// When the work that the stream waits for is done; `None` when nothing is left of it.
-    pub fn pending(&self, stream: u64) -> Result<Option<Instant>> {
-        let awaited = self.awaited_by(stream)?;
-        let queued = self
-            .queue
-            .iter()
-            .filter(|(_, queued)| awaited.contains(&queued.stream))
-            .map(|(key, _)| key.0)
-            .next_back();
-        let events = self
-            .all
-            .iter()
-            .filter(|(id, _)| awaited.contains(id))
-            .flat_map(|(_, stream)| &stream.waits)
-            .filter_map(|recorded| self.pending_before(*recorded));
-        Ok(events.chain(queued).max())
+    /// Whether something is left of what the stream waits for.
+    pub fn is_busy(&self, stream: u64) -> Result<bool> {
+        Ok(!self.awaited_by(stream)?.is_empty())
     }
 
     /// The same for a whole context.
-    pub fn pending_in(&self, context: u64) -> Option<Instant> {
-        let queued = self
-            .queue
-            .iter()
-            .filter(|(_, queued)| queued.work.context == context);
-        let queued = queued.map(|(key, _)| key.0).next_back();
-        // What its streams wait for may be another context's.
-        let events = self
-            .all
-            .values()
-            .filter(|stream| stream.context == context)
-            .flat_map(|stream| &stream.waits)
-            .filter_map(|recorded| self.pending_before(*recorded));
-        events.chain(queued).max()
+    pub fn is_context_busy(&self, context: u64) -> bool {
+        self.queue.is_busy(context)
     }
 
-    /// The same for what was issued before an event was recorded.
-    pub fn pending_before(&self, recorded: (Instant, u64)) -> Option<Instant> {
-        let queued = self
-            .queue
-            .range(..=(recorded.0, u64::MAX))
-            .filter(|(key, _)| key.1 <= recorded.1);
-        queued.map(|(key, _)| key.0).next_back()
+    pub fn is_over(&self, step: u64) -> bool {
+        self.queue.is_over(step)
+    }
+
+    /// When there is something to do; `None` while streams are held and functions have to return.
+    pub fn next(&self) -> Option<Instant> {
+        self.queue.next().filter(|_| !self.held)
+    }
+
+    /// Whether functions are to be called sooner or later.
+    pub fn has_functions(&self) -> bool {
+        self.queue.has_functions()
     }
 
     /// Takes out the next work whose time has come.
     pub fn due(&mut self, now: Instant) -> Option<Work> {
-        if self.held || self.queue.first_key_value()?.0.0 > now {
-            return None;
+        while !self.held {
+            let over = self.queue.due(now)?;
+            if let Task::Work(work) = self.end(over) {
+                return Some(work);
+            }
         }
-        let (_, queued) = self.queue.pop_first()?;
-        self.bury(queued.stream);
-        Some(queued.work)
+        None
+    }
+
+    /// The function to call now.
+    pub fn next_function(&mut self) -> Option<Turn> {
+        if self.held { None } else { self.queue.call() }
+    }
+
+    pub fn function_returned(&mut self, turn: Turn, now: Instant) {
+        if let Some(over) = self.queue.returned(turn, now) {
+            self.end(over);
+        }
+    }
+
+    /// What a stream and an event learn from the end of a step.
+    fn end(&mut self, over: Over) -> Task {
+        if let Some(stream) = self.all.get_mut(&over.stream)
+            && stream.last == Some(over.step)
+        {
+            stream.last = None;
+            self.busy.remove(&over.stream);
+            self.bury(over.stream);
+        }
+        if let Task::Mark(event) = over.task
+            && let Some(event) = self.events.get_mut(&event)
+            && let Some(Recorded::Behind(step)) = event.recorded
+            && step == over.step
+        {
+            event.recorded = Some(Recorded::At(over.at));
+        }
+        over.task
     }
 
     pub fn queued(&self) -> impl Iterator<Item = &Work> {
-        self.queue.values().map(|queued| &queued.work)
+        self.queue.work()
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&u64, &mut Stream)> {

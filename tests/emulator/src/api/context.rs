@@ -5,6 +5,7 @@ use crate::abi::Device;
 use crate::code::{Code, Result};
 use crate::context;
 use crate::core::{Core, Locked};
+use crate::host_function;
 use std::ffi::{c_int, c_uint, c_void};
 
 const KNOWN_FLAGS: c_uint = 0xff;
@@ -73,7 +74,11 @@ api! {
     }
 
     fn cuCtxGetCurrent as "cuCtxGetCurrent"(context: Out<u64>) |_| {
-        context.set(context::top().unwrap_or(0))
+        context.set(context::top().unwrap_or(0))?;
+        match host_function::is_inside() {
+            true => Err(Code::NOT_PERMITTED),
+            false => Ok(()),
+        }
     }
 
     fn cuCtxSetCurrent as "cuCtxSetCurrent"(context: u64) |core| {
@@ -162,9 +167,9 @@ api! {
     }
 }
 
-impl Core {
+impl Locked {
     fn drop_context(&mut self, context: u64) {
-        self.streams.drop_context(context);
+        self.drop_streams(context);
         self.drop_memory(context);
         self.enabled_peers.retain(|entry| entry.0 != context);
     }
@@ -187,8 +192,8 @@ fn create(core: &mut Core, context: Out<u64>, flags: c_uint, device: Device) -> 
 fn synchronize(mut core: Locked, context: u64) -> Result {
     core.usable(context)?;
     core.no_capture_in(context)?;
-    while let Some(until) = core.streams.pending_in(context) {
-        core = core.wait(until);
+    while core.streams.is_context_busy(context) {
+        core = core.wait();
     }
     core.usable(context)
 }

@@ -6,6 +6,7 @@ use crate::code::{Code, Result};
 use crate::copy::{Action, HostSpan, Side, Work};
 use crate::core::Locked;
 use crate::fault;
+use crate::queue::Task;
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use std::time::{Duration, Instant};
 
@@ -266,34 +267,29 @@ fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Resul
         return core.add_captured(stream);
     }
     let latency = fault::latency(function);
-    if latency == Duration::ZERO && !core.streams.held && core.streams.pending(stream)?.is_none() {
+    if latency == Duration::ZERO && !core.streams.held && !core.streams.is_busy(stream)? {
         core.perform_on_stream(&work);
         return Ok(());
     }
     if work.writes_host() && !core.is_pinned_target(&work) {
         // As with a real driver, a copy to pageable memory is done when the call returns.
-        core.streams.enqueue(
-            stream,
-            Work {
-                action: Action::Nothing,
-                ..work.clone()
-            },
-            latency,
-            Instant::now(),
-        )?;
+        core.streams
+            .enqueue(stream, Task::Nothing, latency, Instant::now())?;
         core = wait_for(core, stream)?;
         core.perform_on_stream(&work);
         return Ok(());
     }
     work.stage()?;
-    core.streams.enqueue(stream, work, latency, Instant::now())
+    core.streams
+        .enqueue(stream, Task::Work(work), latency, Instant::now())
+        .map(drop)
 }
 
 /// Waits, then says whether the stream's context is still usable.
 pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
     let context = core.streams.get(stream)?.context;
-    while let Some(until) = core.streams.pending(stream)? {
-        core = core.wait(until);
+    while core.streams.is_busy(stream)? {
+        core = core.wait();
     }
     core.usable(context)?;
     Ok(core)

@@ -3,6 +3,7 @@
 use super::{Out, api};
 use crate::code::{Code, Result};
 use crate::core::Core;
+use crate::stream::Recorded;
 use std::ffi::{c_float, c_uint};
 use std::time::Instant;
 
@@ -38,7 +39,7 @@ api! {
         let recorded = core.observe(event)?;
         core.safe_in_capture()?;
         match recorded {
-            Some(recorded) if core.streams.pending_before(recorded).is_some() => Err(Code::NOT_READY),
+            Some(Recorded::Behind(_)) => Err(Code::NOT_READY),
             _ => Ok(()),
         }
     }
@@ -46,9 +47,9 @@ api! {
     fn cuEventSynchronize as "cuEventSynchronize"(event: u64) |mut core| {
         let recorded = core.observe(event)?;
         core.safe_in_capture()?;
-        let Some(recorded) = recorded else { return Ok(()) };
-        while let Some(until) = core.streams.pending_before(recorded) {
-            core = core.wait(until);
+        let Some(Recorded::Behind(step)) = recorded else { return Ok(()) };
+        while !core.streams.is_over(step) {
+            core = core.wait();
         }
         let context = core.event(event)?.context;
         core.usable(context)
@@ -61,11 +62,9 @@ api! {
         if !start.timing || !end.timing {
             return Err(Code::INVALID_HANDLE);
         }
-        if core.streams.pending_before(from).is_some() || core.streams.pending_before(to).is_some() {
-            return Err(Code::NOT_READY);
-        }
-        let forward = to.0.saturating_duration_since(from.0);
-        let backward = from.0.saturating_duration_since(to.0);
+        let (Recorded::At(from), Recorded::At(to)) = (from, to) else { return Err(Code::NOT_READY) };
+        let forward = to.saturating_duration_since(from);
+        let backward = from.saturating_duration_since(to);
         milliseconds.set((forward.as_secs_f32() - backward.as_secs_f32()) * 1e3)
     }
 }
@@ -80,7 +79,7 @@ impl Core {
     }
 
     /// What was recorded, for a call that asks how far that is.
-    fn observe(&mut self, event: u64) -> Result<Option<(Instant, u64)>> {
+    fn observe(&mut self, event: u64) -> Result<Option<Recorded>> {
         let event = self.event(event)?;
         self.usable(event.context)?;
         if let Some((capture, _)) = event.captured {
@@ -123,7 +122,7 @@ impl Core {
                 Err(Code::STREAM_CAPTURE_ISOLATION)
             }
             (None, Some(_)) => Ok(()),
-            (None, None) => self.streams.wait_event(stream, event),
+            (None, None) => self.streams.wait_event(stream, event, Instant::now()),
         }
     }
 }

@@ -26,8 +26,8 @@ api! {
         core.safe_in_capture()?;
         let freed = core.linear.remove(&address).ok_or(Code::INVALID_VALUE)?;
         // Unlike the calls for mappings, this one waits.
-        while let Some(until) = core.streams.pending_in(context) {
-            core = core.wait(until);
+        while core.streams.is_context_busy(context) {
+            core = core.wait();
         }
         core.free_linear(address, freed.mapped)
     }

@@ -13,7 +13,7 @@ pub(crate) mod vmm;
 
 use crate::code::{Code, Result};
 use crate::core::{Locked, config, is_forked, is_ready};
-use crate::fault;
+use crate::{fault, host_function};
 use std::cell::Cell;
 
 /// A pointer that the caller lets the driver write one value through; may be null.
@@ -137,12 +137,28 @@ impl Drop for PerThread {
 /// The way of every call that needs an initialised driver.
 pub(crate) fn enter(function: &'static str, call: impl FnOnce(Locked) -> Result) -> Code {
     enter_early(function, || {
-        if is_ready() {
-            call(Locked::new())
-        } else {
+        if !is_ready() {
             Err(Code::NOT_INITIALIZED)
+        } else if host_function::is_inside() && !is_answered_inside(function) {
+            Err(Code::NOT_PERMITTED)
+        } else {
+            call(Locked::new())
         }
     })
+}
+
+/// What a function that a stream calls may call: as recorded, what names a stream or an event and
+/// no memory; a fill, which is not looked at either; and what is the thread's own.
+fn is_answered_inside(function: &str) -> bool {
+    let names_one = function.starts_with("cuStream") || function.starts_with("cuEvent");
+    let makes_one = function.starts_with("cuStreamCreate") || function == "cuEventCreate";
+    let fills = function.starts_with("cuMemset") && function.ends_with("Async");
+    names_one && !makes_one
+        || fills
+        || matches!(
+            function,
+            "cuLaunchHostFunc" | "cuThreadExchangeStreamCaptureMode" | "cuCtxGetCurrent"
+        )
 }
 
 /// The way of the calls that work before `cuInit` and after a fork.
@@ -155,7 +171,7 @@ pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result)
     // What is to fail may be this very call.
     let _ = config();
     let result = fault::enter(function).and_then(|()| {
-        if !function.ends_with("Async") {
+        if !function.ends_with("Async") && function != "cuLaunchHostFunc" {
             std::thread::sleep(fault::latency(function));
         }
         call()

@@ -5,10 +5,14 @@ use super::{Out, PerThread, api};
 use crate::abi::{STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
 use crate::capture::{self, Mode};
 use crate::code::{Code, Result};
-use crate::core::Core;
+use crate::core::{Core, Locked, is_ready};
+use crate::host_function::HostFunction;
+use crate::queue::Task;
 use crate::stream::Kind;
 use crate::thread::Thread;
+use crate::{fault, host_thread};
 use std::ffi::{c_int, c_uint, c_void};
+use std::time::Instant;
 
 api! {
     fn cuStreamCreate as "cuStreamCreate"(stream: Out<u64>, flags: c_uint) |mut core| {
@@ -20,6 +24,9 @@ api! {
     }
 
     fn cuStreamDestroy as "cuStreamDestroy"(stream: u64) |mut core| {
+        if matches!(stream, 0 | STREAM_LEGACY | STREAM_PER_THREAD) {
+            return Err(Code::INVALID_HANDLE);
+        }
         core.stream(stream)?;
         core.streams.destroy(stream)
     }
@@ -35,9 +42,9 @@ api! {
         let stream = core.stream(stream)?;
         core.no_capture_on(stream)?;
         core.safe_in_capture()?;
-        match core.streams.pending(stream)? {
-            Some(_) => Err(Code::NOT_READY),
-            None => Ok(()),
+        match core.streams.is_busy(stream)? {
+            true => Err(Code::NOT_READY),
+            false => Ok(()),
         }
     }
 
@@ -129,12 +136,10 @@ api! {
         if core.is_recorded(stream)? {
             return core.add_captured(stream);
         }
-        // There is no thread behind a stream, so the call waits its turn and is made here, with
-        // the driver unlocked as a real one is.
-        drop(wait_for(core, stream)?);
-        // SAFETY: the caller of the C function vouches for function and data.
-        unsafe { function(data) };
-        Ok(())
+        host_thread::start(&mut core)?;
+        let call = Task::Call(HostFunction::new(function, data));
+        let latency = fault::latency("cuLaunchHostFunc");
+        core.streams.enqueue(stream, call, latency, Instant::now()).map(drop)
     }
 }
 
@@ -152,11 +157,26 @@ impl Core {
             }
         };
         let context = self.contexts.usable()?;
+        if matches!(kind, Kind::PerThread(_)) {
+            // A thread that ends already has no later end to wait for: such a stream stays.
+            let _ = END.try_with(|_| ());
+        }
         Ok(self.streams.built_in(context, kind))
     }
+}
 
-    pub(super) fn usable(&self, context: u64) -> Result {
-        self.contexts.get(context)?.error.map_or(Ok(()), Err)
+/// Takes the default streams of a thread away when the thread ends.
+struct End;
+
+thread_local! {
+    static END: End = const { End };
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if is_ready() {
+            Locked::new().streams.drop_thread(Thread::current());
+        }
     }
 }
 
@@ -202,4 +222,63 @@ fn capture_info(
     nodes.set_if_wanted(0);
     count.set_if_wanted(0);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{context, entry};
+
+    fn per_thread_streams() -> usize {
+        let core = Locked::new();
+        let kinds = core.streams.iter().map(|(_, stream)| stream.kind);
+        kinds
+            .filter(|kind| matches!(kind, Kind::PerThread(_)))
+            .count()
+    }
+
+    #[test]
+    fn a_thread_takes_its_default_streams_along_once_their_work_is_done() {
+        let mut made = 0_u64;
+        // SAFETY: a pointer to a local.
+        unsafe {
+            assert_eq!(entry::cuInit(0), Code::SUCCESS);
+            let created = context::cuCtxCreate(Out::new(&mut made), 0, 0);
+            assert_eq!(created, Code::SUCCESS);
+        }
+        let use_one = |context| {
+            let calls = move || {
+                // SAFETY: no pointers.
+                unsafe {
+                    assert_eq!(context::cuCtxSetCurrent(context), Code::SUCCESS);
+                    assert_eq!(cuStreamQuery(STREAM_PER_THREAD), Code::SUCCESS);
+                    assert_eq!(per_thread::cuStreamQuery(0), Code::SUCCESS);
+                }
+                per_thread_streams()
+            };
+            std::thread::spawn(calls)
+        };
+        for _ in 0..100 {
+            assert_eq!(use_one(made).join().ok(), Some(1));
+            assert_eq!(per_thread_streams(), 0);
+        }
+        let hold = move || {
+            // SAFETY: no pointers.
+            unsafe { context::cuCtxSetCurrent(made) };
+            let mut core = Locked::new();
+            core.hold_streams(true);
+            let stream = core.stream(STREAM_PER_THREAD)?;
+            let now = Instant::now();
+            core.streams
+                .enqueue(stream, Task::Nothing, std::time::Duration::ZERO, now)
+        };
+        assert!(
+            std::thread::spawn(hold)
+                .join()
+                .is_ok_and(|queued| queued.is_ok())
+        );
+        assert_eq!(per_thread_streams(), 1, "its work is not done");
+        Locked::new().hold_streams(false);
+        assert_eq!(per_thread_streams(), 0);
+    }
 }

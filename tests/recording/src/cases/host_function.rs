@@ -1,8 +1,8 @@
 //! Functions of the program that a stream calls.
 
-use super::List;
+use super::{List, inside};
 use crate::rig::{Called, G, Rig, code, d, setup};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -39,6 +39,15 @@ impl Talk {
     fn launch(self: &Arc<Self>, r: &Rig, stream: CUstream) -> Called {
         let data = Arc::into_raw(self.clone()).cast::<c_void>().cast_mut();
         d!(r, cuLaunchHostFunc(stream, Some(called), data))
+    }
+
+    /// Lets the function return in a while, from another thread.
+    fn let_go_later(self: &Arc<Self>) -> std::thread::JoinHandle<()> {
+        let talk = self.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            talk.go.store(true, SeqCst);
+        })
     }
 
     fn inside(&self) -> String {
@@ -182,11 +191,7 @@ pub fn add(list: &mut List) {
             let stream = r.stream(1)?;
             let talk = Talk::new(false, String::new);
             setup(talk.launch(r, stream))?;
-            let there = talk.clone();
-            let helper = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(100));
-                there.go.store(true, SeqCst);
-            });
+            let helper = talk.let_go_later();
             let waited = code(d!(r, cuCtxSynchronize()));
             let over = talk.returned.load(SeqCst);
             let _ = helper.join();
@@ -229,19 +234,127 @@ pub fn add(list: &mut List) {
             ))
         },
     );
-    for (name, ask) in CALLS {
+    list.add(
+        "host function.two streams",
+        "a function that waits for the program, and one launched on another stream after it: whether that one is called meanwhile",
+        |r| {
+            r.current()?;
+            let (stream, other) = (r.stream(1)?, r.stream(1)?);
+            let (first, second) = (Talk::new(false, String::new), Talk::new(true, String::new));
+            setup(first.launch(r, stream))?;
+            setup(second.launch(r, other))?;
+            std::thread::sleep(Duration::from_millis(300));
+            let during = second.returned.load(SeqCst);
+            first.go.store(true, SeqCst);
+            setup(d!(r, cuStreamSynchronize(stream)))?;
+            setup(d!(r, cuStreamSynchronize(other)))?;
+            let (one, two) = (first.thread.lock(), second.thread.lock());
+            let same = one.is_ok_and(|one| two.is_ok_and(|two| *one == *two));
+            Ok(format!("called meanwhile {during}, on the same thread {same}"))
+        },
+    );
+    list.add(
+        "host function.later",
+        "two functions on one stream, the second after the first was waited for: whether they were called on the same thread",
+        |r| {
+            r.current()?;
+            let stream = r.stream(1)?;
+            let (first, second) = (Talk::new(true, String::new), Talk::new(true, String::new));
+            setup(first.launch(r, stream))?;
+            setup(d!(r, cuStreamSynchronize(stream)))?;
+            setup(second.launch(r, stream))?;
+            setup(d!(r, cuStreamSynchronize(stream)))?;
+            let (one, two) = (first.thread.lock(), second.thread.lock());
+            let same = one.is_ok_and(|one| two.is_ok_and(|two| *one == *two));
+            Ok(format!("on the same thread {same}"))
+        },
+    );
+    list.add(
+        "host function.its own stream",
+        "cuStreamQuery and cuStreamGetFlags of the stream that calls the function, inside it",
+        |r| {
+            r.current()?;
+            let stream = r.stream(1)?;
+            let (driver, own) = (r.driver.clone(), stream as usize);
+            let talk = Talk::new(true, move || {
+                inside::of_its_own_stream(&driver, own as CUstream)
+            });
+            setup(talk.launch(r, stream))?;
+            let waited = code(d!(r, cuStreamSynchronize(stream)));
+            Ok(format!("{}; synchronize {waited}", talk.inside()))
+        },
+    );
+    for (name, words) in [
+        ("cuMemFree", "of other memory"),
+        ("cuMemUnmap", "of other memory"),
+        ("cuMemRelease", "of other memory"),
+        ("cuEventDestroy", "of an event recorded behind it"),
+    ] {
+        list.add(
+            format!("host function.{name} meanwhile"),
+            format!(
+                "{name} {words} while a function waits: whether the function had to return first"
+            ),
+            move |r| {
+                r.current()?;
+                let stream = r.stream(1)?;
+                let (mut linear, mut event) = (0, null_mut());
+                setup(d!(r, cuMemAlloc(&mut linear, G)))?;
+                setup(d!(r, cuEventCreate(&mut event, 0)))?;
+                let at = r.mapped(&[G], 3)?;
+                let handle = r.memory(G)?;
+                let talk = Talk::new(false, String::new);
+                setup(talk.launch(r, stream))?;
+                setup(d!(r, cuEventRecord(event, stream)))?;
+                let let_go = talk.let_go_later();
+                let called = code(match name {
+                    "cuMemFree" => d!(r, cuMemFree(std::mem::take(&mut linear))),
+                    "cuMemUnmap" => r.unmap(at, G),
+                    "cuMemRelease" => r.release(handle),
+                    _ => d!(r, cuEventDestroy(std::mem::replace(&mut event, null_mut()))),
+                });
+                let over = talk.returned.load(SeqCst);
+                let _ = let_go.join();
+                setup(d!(r, cuStreamSynchronize(stream)))?;
+                let _ = d!(r, cuMemFree(linear));
+                if !event.is_null() {
+                    setup(d!(r, cuEventDestroy(event)))?;
+                }
+                Ok(format!("{called}, function over {over}"))
+            },
+        );
+    }
+    list.alone(
+        "host function.destroyed context",
+        "cuCtxDestroy while a function of a stream of it waits: whether the function had to return first",
+        |r| {
+            let mut context = null_mut();
+            setup(d!(r, cuCtxCreate(&mut context, 0, 0)))?;
+            let mut stream = null_mut();
+            setup(d!(r, cuStreamCreate(&mut stream, 1)))?;
+            let talk = Talk::new(false, String::new);
+            setup(talk.launch(r, stream))?;
+            let let_go = talk.let_go_later();
+            let destroyed = code(d!(r, cuCtxDestroy(context)));
+            let over = talk.returned.load(SeqCst);
+            let _ = let_go.join();
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(format!(
+                "{destroyed}, function over {over}; later {}",
+                talk.returned.load(SeqCst)
+            ))
+        },
+    );
+    for (name, ask) in inside::CALLS {
         // What a forbidden call leaves behind is not known.
         list.alone(
             format!("host function.calls {name}"),
             format!("{name} inside a function that a stream calls"),
             move |r| {
-                r.current()?;
+                let things = inside::Things::make(r)?;
                 let stream = r.stream(1)?;
-                let (context, driver) = (r.context() as usize, r.driver.clone());
-                let other = r.stream(1)? as usize;
-                let talk = Talk::new(true, move || {
-                    ask(&driver, context as CUcontext, other as CUstream)
-                });
+                let driver = r.driver.clone();
+                let talk = Talk::new(true, move || ask(&driver, &things));
                 setup(talk.launch(r, stream))?;
                 let waited = code(d!(r, cuStreamSynchronize(stream)));
                 Ok(format!("{}; synchronize {waited}", talk.inside()))
@@ -249,91 +362,3 @@ pub fn add(list: &mut List) {
         );
     }
 }
-
-unsafe extern "C" fn nothing(_: *mut c_void) {}
-
-type Ask = fn(&Driver, CUcontext, CUstream) -> String;
-
-/// Calls of the driver; each pointer is that of a local, and the memory is nobody's.
-#[allow(clippy::undocumented_unsafe_blocks)] // said above, once for all
-const CALLS: [(&str, Ask); 24] = [
-    ("cuDriverGetVersion", |driver, _, _| {
-        code(unsafe { driver.cuDriverGetVersion(&mut 0 as *mut c_int) })
-    }),
-    ("cuCtxGetCurrent", |driver, _, _| {
-        let mut found = null_mut();
-        let called = code(unsafe { driver.cuCtxGetCurrent(&mut found) });
-        format!("{called}, null {}", found.is_null())
-    }),
-    ("cuCtxSetCurrent", |driver, context, _| {
-        code(unsafe { driver.cuCtxSetCurrent(context) })
-    }),
-    ("cuDeviceGetCount", |driver, _, _| {
-        code(unsafe { driver.cuDeviceGetCount(&mut 0) })
-    }),
-    ("cuMemGetInfo", |driver, _, _| {
-        code(unsafe { driver.cuMemGetInfo(&mut 0, &mut 0) })
-    }),
-    ("cuMemAlloc", |driver, _, _| {
-        code(unsafe { driver.cuMemAlloc(&mut 0, G) })
-    }),
-    ("cuMemAddressReserve", |driver, _, _| {
-        code(unsafe { driver.cuMemAddressReserve(&mut 0, G, 0, 0, 0) })
-    }),
-    ("cuMemRelease", |driver, _, _| {
-        code(unsafe { driver.cuMemRelease(0x77) })
-    }),
-    ("cuStreamQuery", |driver, _, stream| {
-        code(unsafe { driver.cuStreamQuery(stream) })
-    }),
-    ("cuEventCreate", |driver, _, _| {
-        code(unsafe { driver.cuEventCreate(&mut null_mut(), 0) })
-    }),
-    ("cuInit", |driver, _, _| code(unsafe { driver.cuInit(0) })),
-    ("cuDeviceGet", |driver, _, _| {
-        code(unsafe { driver.cuDeviceGet(&mut 0, 0) })
-    }),
-    ("cuDeviceGetAttribute", |driver, _, _| {
-        code(unsafe { driver.cuDeviceGetAttribute(&mut 0, CUdevice_attribute(75), 0) })
-    }),
-    ("cuDevicePrimaryCtxRetain", |driver, _, _| {
-        code(unsafe { driver.cuDevicePrimaryCtxRetain(&mut null_mut(), 0) })
-    }),
-    ("cuCtxGetDevice", |driver, _, _| {
-        code(unsafe { driver.cuCtxGetDevice(&mut 0) })
-    }),
-    ("cuCtxSynchronize", |driver, _, _| {
-        code(unsafe { driver.cuCtxSynchronize() })
-    }),
-    ("cuStreamSynchronize", |driver, _, stream| {
-        code(unsafe { driver.cuStreamSynchronize(stream) })
-    }),
-    ("cuStreamIsCapturing", |driver, _, stream| {
-        code(unsafe { driver.cuStreamIsCapturing(stream, &mut CUstreamCaptureStatus(0)) })
-    }),
-    ("cuStreamGetFlags", |driver, _, stream| {
-        code(unsafe { driver.cuStreamGetFlags(stream, &mut 0) })
-    }),
-    ("cuLaunchHostFunc", |driver, _, stream| {
-        code(unsafe { driver.cuLaunchHostFunc(stream, Some(nothing), null_mut()) })
-    }),
-    ("cuThreadExchangeStreamCaptureMode", |driver, _, _| {
-        code(unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut CUstreamCaptureMode(2)) })
-    }),
-    ("cuPointerGetAttribute", |driver, _, _| {
-        let mut found = 0_u64;
-        let at = &raw mut found;
-        code(unsafe { driver.cuPointerGetAttribute(at.cast(), CUpointer_attribute(2), at as u64) })
-    }),
-    ("cuMemCreate", |driver, _, _| {
-        let prop = CUmemAllocationProp {
-            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location: CUmemLocation::new(CUmemLocationType(1), 0),
-            ..Default::default()
-        };
-        code(unsafe { driver.cuMemCreate(&mut 0, G, &prop, 0) })
-    }),
-    ("cuGetErrorName", |driver, _, _| {
-        code(unsafe { driver.cuGetErrorName(CUresult(2), &mut std::ptr::null()) })
-    }),
-];

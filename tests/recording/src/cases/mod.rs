@@ -9,6 +9,7 @@ mod create;
 mod device;
 mod early;
 mod host_function;
+mod inside;
 mod joins;
 mod map;
 mod pointer;

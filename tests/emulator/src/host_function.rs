@@ -1,0 +1,37 @@
+//! Functions of the program that streams call.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+/// What `cuLaunchHostFunc` was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostFunction {
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+}
+
+// SAFETY: the program gives the function and its data away to be used by a thread of the driver, as
+// `cuLaunchHostFunc` says; here they are only kept.
+unsafe impl Send for HostFunction {}
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl HostFunction {
+    pub fn new(function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Self {
+        Self { function, data }
+    }
+
+    pub fn call(self) {
+        INSIDE.set(true);
+        // SAFETY: whoever launched it vouches for function and data; each launch calls once.
+        unsafe { (self.function)(self.data) };
+        INSIDE.set(false);
+    }
+}
+
+/// Whether the calling thread is inside such a function.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.get()
+}

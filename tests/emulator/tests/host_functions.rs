@@ -1,0 +1,351 @@
+//! `cuLaunchHostFunc`: who calls the function, when, and what it may do.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use vmm_emulator::{Config, Emulator, Thread};
+use vmm_sys::*;
+
+const SIZE: usize = 2 << 20;
+const LONG: Duration = Duration::from_millis(200);
+
+/// One driver for all tests, which hold streams and fail contexts: one at a time.
+fn driver() -> (MutexGuard<'static, ()>, Emulator, &'static Driver) {
+    static DRIVER: OnceLock<(Emulator, Driver)> = OnceLock::new();
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulator, driver) = DRIVER.get_or_init(|| {
+        let emulator = Config::new().install().unwrap();
+        let driver = emulator.driver().unwrap();
+        // SAFETY: no pointers.
+        unsafe { driver.cuInit(0) }.unwrap();
+        (emulator, driver)
+    });
+    (one, *emulator, driver)
+}
+
+/// A context of its own, current, with one stream that waits for no other.
+struct Place {
+    driver: &'static Driver,
+    context: CUcontext,
+    stream: CUstream,
+}
+
+impl Place {
+    fn new(driver: &'static Driver) -> Self {
+        let (mut context, mut stream) = (null_mut(), null_mut());
+        // SAFETY: pointers to locals.
+        unsafe {
+            driver.cuCtxCreate(&mut context, 0, 0).unwrap();
+            driver.cuStreamCreate(&mut stream, 1).unwrap();
+        }
+        Self {
+            driver,
+            context,
+            stream,
+        }
+    }
+
+    /// `function` is called with `data`, which outlives the process.
+    fn launch<T: Sync>(&self, function: unsafe extern "C" fn(*mut c_void), data: &'static T) {
+        let data = (&raw const *data).cast_mut().cast();
+        // SAFETY: the stream is alive, and each function here takes what it is launched with.
+        unsafe {
+            self.driver
+                .cuLaunchHostFunc(self.stream, Some(function), data)
+        }
+        .unwrap();
+    }
+
+    fn is_busy(&self) -> bool {
+        // SAFETY: the stream is alive.
+        let query = unsafe { self.driver.cuStreamQuery(self.stream) };
+        query.is_err_and(|error| error.code() == Some(CUresult::CUDA_ERROR_NOT_READY))
+    }
+
+    fn synchronize(&self) {
+        // SAFETY: the stream is alive.
+        unsafe { self.driver.cuStreamSynchronize(self.stream) }.unwrap();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, and not used again.
+        let _ = unsafe { self.driver.cuCtxDestroy(self.context) };
+    }
+}
+
+/// What a function and its test say to each other.
+#[derive(Default)]
+struct Talk {
+    go: AtomicBool,
+    calls: AtomicUsize,
+    threads: Mutex<Vec<Thread>>,
+}
+
+impl Talk {
+    /// Lives as long as the process, so that a function that comes late finds it.
+    fn new(go: bool) -> &'static Self {
+        let talk = Self::default();
+        talk.go.store(go, SeqCst);
+        Box::leak(Box::new(talk))
+    }
+}
+
+unsafe extern "C" fn wait(data: *mut c_void) {
+    // SAFETY: launched with a `Talk` that lives as long as the process.
+    let talk = unsafe { &*data.cast::<Talk>() };
+    while !talk.go.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    talk.threads.lock().unwrap().push(Thread::current());
+    talk.calls.fetch_add(1, SeqCst);
+}
+
+#[test]
+fn functions_are_called_in_the_order_of_their_stream_by_one_thread() {
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let (first, second) = (Talk::new(false), Talk::new(true));
+    place.launch(wait, first);
+    place.launch(wait, second);
+    assert!(place.is_busy());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(second.calls.load(SeqCst), 0, "it is behind the first");
+    first.go.store(true, SeqCst);
+    place.synchronize();
+    assert_eq!(
+        (first.calls.load(SeqCst), second.calls.load(SeqCst)),
+        (1, 1)
+    );
+    let threads = [
+        first.threads.lock().unwrap().clone(),
+        second.threads.lock().unwrap().clone(),
+    ]
+    .concat();
+    assert_eq!(threads[0], threads[1]);
+    assert_ne!(threads[0], Thread::current());
+}
+
+#[test]
+fn many_functions_of_many_threads_are_each_called_once() {
+    const EACH: usize = 500;
+    let (_one, _, driver) = driver();
+    let talk = Talk::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let place = Place::new(driver);
+                for _ in 0..EACH {
+                    place.launch(wait, talk);
+                }
+                place.synchronize();
+            });
+        }
+    });
+    assert_eq!(talk.calls.load(SeqCst), 8 * EACH);
+}
+
+#[test]
+fn a_latency_puts_the_function_off_and_not_the_launch() {
+    let (_one, emulator, driver) = driver();
+    let place = Place::new(driver);
+    let talk = Talk::new(true);
+    emulator.latency("cuLaunchHostFunc", LONG);
+    let start = Instant::now();
+    place.launch(wait, talk);
+    emulator.latency("cuLaunchHostFunc", Duration::ZERO);
+    assert!(place.is_busy());
+    place.synchronize();
+    assert!(start.elapsed() >= LONG);
+    assert_eq!(talk.calls.load(SeqCst), 1);
+}
+
+#[test]
+fn a_function_is_called_although_nobody_waits_for_the_work_before_it() {
+    let (_one, emulator, driver) = driver();
+    let place = Place::new(driver);
+    let (talk, mut memory) = (Talk::new(true), 0);
+    // SAFETY: pointers to locals, memory of this context.
+    unsafe {
+        driver.cuMemAlloc(&mut memory, SIZE).unwrap();
+        emulator.latency("cuMemsetD8Async", LONG);
+        driver
+            .cuMemsetD8Async(memory, 1, SIZE, place.stream)
+            .unwrap();
+        emulator.latency("cuMemsetD8Async", Duration::ZERO);
+    }
+    place.launch(wait, talk);
+    let end = Instant::now() + 50 * LONG;
+    while talk.calls.load(SeqCst) == 0 {
+        assert!(Instant::now() < end, "never called");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn held_streams_call_nothing() {
+    let (_one, emulator, driver) = driver();
+    let place = Place::new(driver);
+    let talk = Talk::new(true);
+    let held = emulator.hold_streams();
+    place.launch(wait, talk);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(talk.calls.load(SeqCst), 0);
+    drop(held);
+    place.synchronize();
+    assert_eq!(talk.calls.load(SeqCst), 1);
+}
+
+#[test]
+fn a_context_that_goes_takes_along_what_was_not_called_yet() {
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let other = Place::new(driver);
+    let (first, second, third) = (Talk::new(false), Talk::new(true), Talk::new(true));
+    place.launch(wait, first);
+    while !place.is_busy() {
+        std::thread::yield_now();
+    }
+    place.launch(wait, second);
+    other.launch(wait, third);
+    std::thread::sleep(Duration::from_millis(20));
+    drop(place);
+    first.go.store(true, SeqCst);
+    other.synchronize();
+    assert_eq!(
+        [first, second, third].map(|talk| talk.calls.load(SeqCst)),
+        [1, 0, 1]
+    );
+}
+
+#[test]
+fn a_context_in_which_work_failed_calls_nothing() {
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let (first, second) = (Talk::new(false), Talk::new(true));
+    let mut memory = Chunk::new(driver);
+    place.launch(wait, first);
+    // SAFETY: the memory is mapped.
+    unsafe { driver.cuMemsetD8Async(memory.address, 1, SIZE, place.stream) }.unwrap();
+    place.launch(wait, second);
+    memory.unmap(driver);
+    first.go.store(true, SeqCst);
+    // SAFETY: the stream is alive.
+    let waited = unsafe { driver.cuStreamSynchronize(place.stream) }.unwrap_err();
+    assert_eq!(waited.code(), Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(first.calls.load(SeqCst), 1);
+    // Whatever is called after it shows that its turn has passed.
+    let other = Place::new(driver);
+    other.launch(wait, first);
+    other.synchronize();
+    assert_eq!(second.calls.load(SeqCst), 0);
+}
+
+/// Mapped memory, which unlike that of `cuMemAlloc` can be unmapped under work.
+struct Chunk {
+    address: CUdeviceptr,
+    mapped: bool,
+}
+
+impl Chunk {
+    fn new(driver: &Driver) -> Self {
+        let place = CUmemLocation::new(CUmemLocationType(1), 0);
+        let prop = CUmemAllocationProp {
+            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+            location: place,
+            ..Default::default()
+        };
+        let access = CUmemAccessDesc {
+            location: place,
+            flags: CUmemAccess_flags(3),
+        };
+        let (mut handle, mut address) = (0, 0);
+        // SAFETY: pointers to locals, handles of this driver.
+        unsafe {
+            driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
+            driver
+                .cuMemAddressReserve(&mut address, SIZE, 0, 0, 0)
+                .unwrap();
+            driver.cuMemMap(address, SIZE, 0, handle, 0).unwrap();
+            driver.cuMemSetAccess(address, SIZE, &access, 1).unwrap();
+            driver.cuMemRelease(handle).unwrap();
+        }
+        Self {
+            address,
+            mapped: true,
+        }
+    }
+
+    fn unmap(&mut self, driver: &Driver) {
+        if std::mem::take(&mut self.mapped) {
+            // SAFETY: mapped in `new`.
+            unsafe { driver.cuMemUnmap(self.address, SIZE) }.unwrap();
+        }
+    }
+}
+
+static INSIDE: OnceLock<&'static Driver> = OnceLock::new();
+
+unsafe extern "C" fn launch_another(data: *mut c_void) {
+    // SAFETY: launched with a `Nested` that lives as long as the process.
+    let nested = unsafe { &*data.cast::<Nested>() };
+    let driver = INSIDE.get().unwrap();
+    let (mut context, talk) = (null_mut(), (&raw const *nested.talk).cast_mut().cast());
+    // SAFETY: a stream that is alive, its function and what that takes, a pointer to a local.
+    let (launched, current) = unsafe {
+        (
+            driver.cuLaunchHostFunc(nested.stream as CUstream, Some(wait), talk),
+            driver.cuCtxGetCurrent(&mut context),
+        )
+    };
+    let refused =
+        current.is_err_and(|error| error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED));
+    nested.right.store(launched.is_ok() && refused, SeqCst);
+}
+
+struct Nested {
+    stream: usize,
+    talk: &'static Talk,
+    right: AtomicBool,
+}
+
+#[test]
+fn a_function_launches_another_and_asks_for_no_context() {
+    let (_one, _, driver) = driver();
+    let (place, other) = (Place::new(driver), Place::new(driver));
+    INSIDE.get_or_init(|| driver);
+    let nested: &'static Nested = Box::leak(Box::new(Nested {
+        stream: other.stream as usize,
+        talk: Talk::new(true),
+        right: AtomicBool::new(false),
+    }));
+    place.launch(launch_another, nested);
+    place.synchronize();
+    other.synchronize();
+    assert!(nested.right.load(SeqCst));
+    assert_eq!(nested.talk.calls.load(SeqCst), 1);
+}
+
+/// Runs this test alone in a process that ends while a function is being called.
+#[test]
+fn a_process_ends_in_the_middle_of_a_function() {
+    const CHILD: &str = "HOST_FUNCTIONS_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let (_one, _, driver) = driver();
+        let place = Place::new(driver);
+        place.launch(wait, Talk::new(false));
+        std::thread::sleep(Duration::from_millis(20));
+        std::process::exit(7);
+    }
+    let name = "a_process_ends_in_the_middle_of_a_function";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert_eq!(child.status.code(), Some(7));
+}
