@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use vmm_ipc::wire::{BufferId, Descriptor, MAX_FDS, Message};
-use vmm_ipc::{Channel, ErrorKind, Limits, Listener, PeerPolicy};
+use vmm_ipc::wire::{BufferId, Descriptor, MAX_FDS, Message, Reason};
+use vmm_ipc::{Channel, ErrorKind, Export, Limits, Listener, PeerPolicy};
 
 const SOON: Duration = Duration::from_millis(150);
 
@@ -24,6 +24,19 @@ fn offer(chunks: u32) -> Message {
         bytes.extend(u64::to_le_bytes(value));
     }
     bytes.extend((0..chunks).flat_map(|_| (1_u64 << 21).to_le_bytes()));
+    Message::Offer(Descriptor::decode(&bytes).unwrap())
+}
+
+/// The same with the handles inside.
+fn fabric_offer(chunks: u32) -> Message {
+    let Message::Offer(descriptor) = offer(chunks) else {
+        unreachable!()
+    };
+    let mut bytes = descriptor.encode();
+    bytes[57] = 8;
+    bytes.extend((0..chunks).flat_map(|_| [9; 64]));
+    let total = bytes.len() as u32;
+    bytes[8..12].copy_from_slice(&total.to_le_bytes());
     Message::Offer(Descriptor::decode(&bytes).unwrap())
 }
 
@@ -148,6 +161,37 @@ fn the_length_of_messages_is_bounded_by_what_the_receiver_set() {
     a.send(&offer(3000), &[]).unwrap();
     let error = b.receive().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+}
+
+#[test]
+fn an_exporter_hears_that_its_offer_is_longer_than_the_importer_takes() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let fds = |count: u32| {
+        let one = |_| file.as_fd().try_clone_to_owned().unwrap();
+        (0..count).map(one).collect::<Vec<_>>()
+    };
+    for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+        // In one frame with handles behind it, and in many frames.
+        for (offered, fds) in [(offer(300), fds(300)), (fabric_offer(5000), Vec::new())] {
+            let Message::Offer(descriptor) = &offered else {
+                unreachable!()
+            };
+            let export = Export::from_parts(&descriptor.encode(), fds).unwrap();
+            let (a, b) = sockets(kind);
+            let channel = |fd| Channel::from_fd(fd, PeerPolicy::SameUser).unwrap();
+            let (mut a, mut b) = (channel(a), channel(b));
+            b.set_limits(Limits::new().chunks(20));
+            let sending = std::thread::spawn(move || (export.send(&mut a).unwrap_err(), a));
+            let here = b.receive().unwrap_err();
+            assert_eq!(here.kind(), ErrorKind::Limit, "{here}");
+            let (there, mut a) = sending.join().unwrap();
+            assert_eq!(there.kind(), ErrorKind::Refused, "{there}");
+            assert_eq!(there.refusal().unwrap().reason, Reason::Limit);
+            assert!(!there.is_retryable());
+            assert!(b.is_broken());
+            assert_eq!(a.receive().unwrap_err().kind(), ErrorKind::Hangup);
+        }
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A message on its way in: what has come of it so far, kept from one call to the next.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 
 use super::socket::{Socket, cut_off};
 use super::{Deadline, RECEIVING, Received};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::Limits;
-use crate::wire::{Frame, Message, MessageKind, WireError};
+use crate::wire::{BufferId, Frame, Message, MessageKind, SUBJECT, WireError, subject};
 
 /// The frames that have come of the next message.
 #[derive(Debug, Default)]
@@ -15,6 +16,8 @@ pub(super) struct Incoming {
     fds: Vec<OwnedFd>,
     last: Option<Frame>,
     cut_off: bool,
+    /// Whether it was an offer or an update that is longer than is taken.
+    too_long: bool,
 }
 
 /// A message, of which only the file descriptors may be missing.
@@ -46,10 +49,17 @@ impl Incoming {
         limits: &Limits,
         deadline: Deadline,
     ) -> Result<Arrival> {
-        let bound = |frame: &Frame| check_bound(frame, limits);
+        let too_long = Cell::new(false);
+        let bound = |frame: &Frame| {
+            let result = check_bound(frame, limits);
+            let begins = frame.kind.max_payload().is_none() && frame.offset == 0;
+            too_long.set(result.is_err() && begins);
+            result
+        };
         let kind = loop {
-            let (frame, cut_off) =
-                socket.receive(&mut self.payload, &mut self.fds, deadline, &bound)?;
+            let came = socket.receive(&mut self.payload, &mut self.fds, deadline, &bound);
+            self.too_long = too_long.get();
+            let (frame, cut_off) = came?;
             self.cut_off |= cut_off;
             let follows = match &self.last {
                 None => frame.offset == 0,
@@ -72,6 +82,18 @@ impl Incoming {
             self.last = Some(frame);
         };
         std::mem::take(self).decode(kind)
+    }
+
+    /// What buffer and generation it is about, where it is longer than is taken.
+    pub(super) fn subject_of_refused(
+        &self,
+        socket: &mut Socket,
+        deadline: Deadline,
+    ) -> Option<(BufferId, u64)> {
+        if !self.too_long {
+            return None;
+        }
+        subject(&socket.head_of_refused::<SUBJECT>(deadline)?)
     }
 
     fn decode(self, kind: MessageKind) -> Result<Arrival> {

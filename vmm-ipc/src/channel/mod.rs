@@ -53,6 +53,8 @@ pub struct Channel {
     broken: bool,
     /// Whether sending has told that the peer is gone. What it said before can still be heard.
     gone: bool,
+    /// Whether it went in the middle of a message to it.
+    cut_short: bool,
 }
 
 /// A message and the file descriptors that came with it.
@@ -168,6 +170,7 @@ impl Channel {
             incoming: Incoming::default(),
             broken: false,
             gone: false,
+            cut_short: false,
         })
     }
 
@@ -228,6 +231,11 @@ impl Channel {
     /// said before it went can still be received, until that answers [`ErrorKind::Hangup`] too.
     pub fn is_broken(&self) -> bool {
         self.broken || self.gone
+    }
+
+    /// Whether the peer went in the middle of a message to it.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        self.cut_short
     }
 
     /// Have no more said here, and have the peer hear of that. Nothing that came is kept.
@@ -296,7 +304,8 @@ impl Channel {
         self.timeout = timeout;
     }
 
-    /// Set how large messages may be that are received.
+    /// Set how large messages may be that are received. One that is larger breaks the channel off; the
+    /// exporter hears [`ErrorKind::Refused`] first.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -382,11 +391,15 @@ impl Channel {
         for (frame, part) in Frame::cut(message.kind(), total, count).zip(cuts) {
             let fds = if frame.offset == 0 { fds } else { &[] };
             if let Err(error) = self.socket.send(&frame, part, fds, deadline) {
-                self.gone |= error.kind() == ErrorKind::Hangup;
-                if frame.offset > 0 || self.socket.is_midway() {
-                    return Err(self.break_off_after(error));
-                }
-                return Err(error);
+                let gone = error.kind() == ErrorKind::Hangup;
+                self.gone |= gone;
+                let midway = frame.offset > 0 || self.socket.is_midway();
+                // With a peer that is gone nobody is out of step, and it may have said why.
+                self.cut_short |= midway && gone;
+                return Err(match midway && !gone {
+                    true => self.break_off_after(error),
+                    false => error,
+                });
             }
         }
         Ok(())
@@ -408,9 +421,25 @@ impl Channel {
         if let Err(error) = &result
             && error.kind() != ErrorKind::Timeout
         {
+            self.say_why(error, deadline);
             self.break_off();
         }
         result
+    }
+
+    /// Where an offer or an update is too long to be taken, its exporter hears so before the end.
+    fn say_why(&mut self, error: &Error, deadline: Deadline) {
+        let subject = self.incoming.subject_of_refused(&mut self.socket, deadline);
+        if let Some((id, generation)) = subject {
+            let refusal = error.to_refusal();
+            let message = Message::Refused {
+                id,
+                generation,
+                refusal,
+            };
+            // The error is this side's; that the peer does not hear of it is not.
+            let _ = self.send_frames(&message, &[], Deadline::now());
+        }
     }
 
     fn arrive(&mut self, deadline: Deadline) -> Result<Arrival> {

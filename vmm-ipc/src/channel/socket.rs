@@ -187,6 +187,23 @@ impl Socket {
         self.midway
     }
 
+    /// The first bytes of the payload of a frame that was longer than `receive` was to take, where
+    /// they come in time.
+    pub(super) fn head_of_refused<const N: usize>(
+        &mut self,
+        deadline: Deadline,
+    ) -> Option<[u8; N]> {
+        if self.packets {
+            return self.room.first_chunk().copied();
+        }
+        let (mut head, mut got, mut fds) = ([0; N], 0, Vec::new());
+        while let Some(place) = head.get_mut(got..).filter(|place| !place.is_empty()) {
+            let came = self.some(&mut [IoSliceMut::new(place)], &mut fds, deadline);
+            got += came.ok()?.bytes;
+        }
+        Some(head)
+    }
+
     /// Have nothing more come or go. What was sent already can still be received by the peer; what lies
     /// in this side's queue would keep its descriptors open, and with them the peer's memory, and is
     /// thrown away.
@@ -236,11 +253,11 @@ impl Socket {
         }
         let frame =
             Frame::decode(&partial.header).map_err(|error| Error::wire(RECEIVING, error))?;
-        bound(&frame)?;
         let (stated, actual) = (u64::from(frame.payload), (came.bytes - FRAME_HEADER) as u64);
         if stated != actual {
             return Err(Error::wire(RECEIVING, WireError::Length { stated, actual }));
         }
+        bound(&frame)?;
         let came = self.room.get(..came.bytes - FRAME_HEADER);
         payload.extend_from_slice(came.unwrap_or_default());
         Ok(frame)

@@ -120,13 +120,17 @@ impl Exporter {
     /// Export a buffer and send it to its first importer at the same time, which with many chunks is
     /// faster than one after the other. Returns when the importer has mapped it.
     ///
+    /// Where the buffer cannot be shared at all the importer hears nothing of it, and goes on waiting for
+    /// another one, or for the channel's end.
+    ///
     /// # Errors
     ///
     /// As [`Exporter::export`] and [`Export::send`].
     pub fn share(&self, buffer: &Buffer, channel: &mut Channel) -> Result<Export> {
         let mut export = self.prepare(buffer)?;
         let deadline = channel.deadline();
-        channel.send_by(&Message::Offer(export.descriptor.clone()), &[], deadline)?;
+        let offer = Message::Offer(export.descriptor.clone());
+        export.begin(channel, &offer, export.generation(), deadline)?;
         let sent = export.export_and_send(buffer, channel, deadline);
         export.conclude(channel, export.generation(), deadline, sent)?;
         Ok(export)

@@ -217,7 +217,8 @@ impl Export {
         update: &Update,
         deadline: Deadline,
     ) -> Result<()> {
-        channel.send_by(&Message::Update(update.clone()), &[], deadline)?;
+        let message = Message::Update(update.clone());
+        self.begin(channel, &message, update.generation(), deadline)?;
         let (first, end) = self.span(update);
         let sent = self.send_batches(channel, first, end, deadline);
         self.conclude(channel, update.generation(), deadline, sent)

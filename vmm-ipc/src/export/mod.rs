@@ -134,9 +134,40 @@ impl Export {
     /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`].
     pub fn send(&self, channel: &mut Channel) -> Result<()> {
         let deadline = channel.deadline();
-        channel.send_by(&Message::Offer(self.descriptor.clone()), &[], deadline)?;
+        let offer = Message::Offer(self.descriptor.clone());
+        self.begin(channel, &offer, self.generation(), deadline)?;
         let sent = self.send_batches(channel, 0, self.fds.len(), deadline);
         self.conclude(channel, self.generation(), deadline, sent)
+    }
+
+    /// Send the first message of an exchange.
+    fn begin(
+        &self,
+        channel: &mut Channel,
+        message: &Message,
+        generation: u64,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let sent = channel.send_by(message, &[], deadline);
+        sent.map_err(|error| match channel.is_cut_short() {
+            true => self.hear_why(channel, generation, deadline, error),
+            false => error,
+        })
+    }
+
+    /// Of an importer that hung up in the middle, which may have refused before.
+    fn hear_why(
+        &self,
+        channel: &mut Channel,
+        generation: u64,
+        deadline: Deadline,
+        error: Error,
+    ) -> Error {
+        let answer = self.await_answer(channel, generation, deadline);
+        let refused = answer
+            .err()
+            .filter(|answer| answer.kind() == ErrorKind::Refused);
+        channel.break_off_after(refused.unwrap_or(error))
     }
 
     fn send_batches(
@@ -164,6 +195,9 @@ impl Export {
         sent: Result<()>,
     ) -> Result<()> {
         if let Err(error) = sent {
+            if error.kind() == ErrorKind::Hangup {
+                return Err(self.hear_why(channel, generation, deadline, error));
+            }
             let id = self.descriptor.id();
             let told = channel.send_by(&Message::Retired { id }, &[], deadline);
             return Err(match told {

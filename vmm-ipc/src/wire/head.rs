@@ -2,7 +2,17 @@
 //! chunks.
 
 use super::bytes::Reader;
-use super::{VERSION, WireError};
+use super::{BufferId, VERSION, WireError};
+
+/// Bytes that say which buffer and which generation a descriptor or an update is about.
+pub(crate) const SUBJECT: usize = 40;
+
+/// What a descriptor or an update is about, of which only the beginning is there. Nothing is known to
+/// be right about it.
+pub(crate) fn subject(begin: &[u8; SUBJECT]) -> Option<(BufferId, u64)> {
+    let reader = &mut Reader::new(begin.get(16..)?);
+    Some((BufferId(reader.array().ok()?), reader.u64().ok()?))
+}
 
 /// Reads the head of an input of `all` bytes, and returns the number of chunks. `flags` names the
 /// field that has no meaning yet.

@@ -22,6 +22,7 @@ pub use self::descriptor::Descriptor;
 pub(crate) use self::descriptor::Fields as DescriptorFields;
 pub use self::error::WireError;
 pub use self::frame::{FRAME_HEADER, Frame, MAX_FDS, MAX_PAYLOAD};
+pub(crate) use self::head::{SUBJECT, subject};
 pub use self::message::{Hello, Message, MessageKind, Reason, Refusal};
 pub(crate) use self::update::Fields as UpdateFields;
 pub use self::update::Update;
