@@ -168,10 +168,13 @@ impl Locked {
         Self(core)
     }
 
-    /// Lets other threads in until there may be something to do.
-    pub fn wait(self) -> Self {
-        let next = self.streams.next();
-        self.wait_until(next)
+    /// Lets other threads in until these steps are over. What is queued after them is not waited for.
+    pub fn wait_for(mut self, steps: &[u64]) -> Self {
+        while !steps.iter().all(|step| self.streams.is_over(*step)) {
+            let next = self.streams.next();
+            self = self.wait_until(next);
+        }
+        self
     }
 
     /// The same for the thread that calls functions, which leaves the rest to whoever waits for it.

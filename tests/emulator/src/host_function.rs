@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
-/// What `cuLaunchHostFunc` was given.
+/// What `cuLaunchHostFunc` was given. The function may end its thread by `pthread_exit`, as Python does
+/// with one that wants the interpreter while that ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostFunction {
-    function: unsafe extern "C" fn(*mut c_void),
+    function: unsafe extern "C-unwind" fn(*mut c_void),
     data: *mut c_void,
 }
 
@@ -19,10 +20,11 @@ thread_local! {
 }
 
 impl HostFunction {
-    pub fn new(function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Self {
+    pub fn new(function: unsafe extern "C-unwind" fn(*mut c_void), data: *mut c_void) -> Self {
         Self { function, data }
     }
 
+    /// The function may end its thread, which unwinds: nothing here is to be undone then.
     pub fn call(self) {
         INSIDE.set(true);
         // SAFETY: whoever launched it vouches for function and data; each launch calls once.

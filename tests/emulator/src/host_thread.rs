@@ -1,7 +1,47 @@
 //! The thread that calls functions of the program.
 
 use crate::code::{Code, Result};
-use crate::core::Locked;
+use crate::core::{Locked, is_ready};
+use crate::queue::Turn;
+use std::cell::Cell;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::ptr::{null, null_mut};
+
+unsafe extern "C" {
+    // Of the C library, which every program with threads on Linux already has. A thread of the
+    // standard library would end the process where a function of the program ends its thread.
+    fn pthread_create(
+        thread: *mut c_ulong,
+        attributes: *const c_void,
+        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
+    fn pthread_detach(thread: c_ulong) -> c_int;
+}
+
+thread_local! {
+    static TURN: Cell<Option<Turn>> = const { Cell::new(None) };
+    static END: End = const { End };
+}
+
+/// What is left to do when a function has ended the thread that called it.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if is_ready() {
+            let mut core = Locked::new();
+            core.calls_functions = false;
+            if let Some(turn) = TURN.take() {
+                core.function_returned(turn);
+            }
+            // Where no other thread can be had, the next launch says so.
+            if core.streams.has_functions() {
+                let _ = start(&mut core);
+            }
+        }
+    }
+}
 
 /// Sees to it that the functions that are queued will be called.
 ///
@@ -9,28 +49,41 @@ use crate::core::Locked;
 /// values is there at the next one on a real driver too.
 pub(crate) fn start(core: &mut Locked) -> Result {
     if !core.calls_functions {
-        let thread = std::thread::Builder::new().name("vmm-emulator".into());
-        thread.spawn(serve).map_err(|_| Code::OPERATING_SYSTEM)?;
+        let mut thread = 0;
+        // SAFETY: a pointer to a local, no attributes, and a function that takes nothing.
+        if unsafe { pthread_create(&mut thread, null(), serve, null_mut()) } != 0 {
+            return Err(Code::OPERATING_SYSTEM);
+        }
+        // SAFETY: it was made just now, and nobody else knows it.
+        unsafe { pthread_detach(thread) };
         core.calls_functions = true;
     }
     core.wake();
     Ok(())
 }
 
-fn serve() {
+/// Has nothing to undo while a function is called, which may end the thread.
+extern "C-unwind" fn serve(_: *mut c_void) -> *mut c_void {
+    END.with(|_| ());
+    loop {
+        let turn = next();
+        TURN.set(Some(turn));
+        turn.function.call();
+        TURN.set(None);
+        Locked::new().function_returned(turn);
+    }
+}
+
+/// The next function to call, waited for. The program may call the driver while it is called, there
+/// and in the threads that it waits for.
+fn next() -> Turn {
     let mut core = Locked::new();
     loop {
-        let Some(turn) = core.streams.next_function() else {
-            core = core.wait_for_functions();
-            continue;
-        };
-        // A context in which work has failed calls no functions any more.
-        if core.usable(turn.context).is_ok() {
-            // The program may call the driver, here and in the threads that the function waits for.
-            drop(core);
-            turn.function.call();
-            core = Locked::new();
+        match core.streams.next_function() {
+            None => core = core.wait_for_functions(),
+            Some(turn) if core.usable(turn.context).is_ok() => return turn,
+            // A context in which work has failed calls no functions any more.
+            Some(turn) => core.function_returned(turn),
         }
-        core.function_returned(turn);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::copy::Work;
 use crate::host_function::HostFunction;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// What a stream does at one point.
@@ -67,8 +67,6 @@ pub(crate) struct Queue {
     called: Option<u64>,
     /// How many steps are functions.
     functions: usize,
-    /// How many steps every context has.
-    left: HashMap<u64, usize>,
     issued: u64,
 }
 
@@ -103,17 +101,12 @@ impl Queue {
             self.ready.insert((step.due(), number));
         }
         self.functions += usize::from(matches!(step.task, Task::Call(_)));
-        *self.left.entry(context).or_default() += 1;
         self.steps.insert(number, step);
         number
     }
 
     pub fn is_over(&self, step: u64) -> bool {
         !self.steps.contains_key(&step)
-    }
-
-    pub fn is_busy(&self, context: u64) -> bool {
-        self.left.contains_key(&context)
     }
 
     /// When there is something to do; `None` while functions have to return first.
@@ -192,12 +185,6 @@ impl Queue {
         let over = self.steps.remove(&number)?;
         self.ready.remove(&(over.due(), number));
         self.functions -= usize::from(matches!(over.task, Task::Call(_)));
-        if let Some(left) = self.left.get_mut(&over.context) {
-            *left -= 1;
-            if *left == 0 {
-                self.left.remove(&over.context);
-            }
-        }
         for follower in over.awaited_by {
             if let Some(step) = self.steps.get_mut(&follower) {
                 step.earliest = step.earliest.max(at);

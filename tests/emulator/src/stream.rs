@@ -234,7 +234,7 @@ impl Streams {
 
     /// The steps that whatever is queued on the stream now waits for. The legacy stream and the
     /// blocking ones wait for each other.
-    fn awaited_by(&self, stream: u64) -> Result<Vec<u64>> {
+    pub fn awaited_by(&self, stream: u64) -> Result<Vec<u64>> {
         let this = self.get(stream)?;
         let mut steps = Vec::from_iter(this.last);
         match this.kind {
@@ -261,9 +261,12 @@ impl Streams {
         Ok(!self.awaited_by(stream)?.is_empty())
     }
 
-    /// The same for a whole context.
-    pub fn is_context_busy(&self, context: u64) -> bool {
-        self.queue.is_busy(context)
+    /// The steps that have to be over so that all is that the context was given so far.
+    pub fn left_in(&self, context: u64) -> Vec<u64> {
+        let busy = self.busy.iter().filter_map(|stream| self.all.get(stream));
+        busy.filter(|stream| stream.context == context)
+            .filter_map(|stream| stream.last)
+            .collect()
     }
 
     pub fn is_over(&self, step: u64) -> bool {

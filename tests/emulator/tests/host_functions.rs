@@ -288,6 +288,78 @@ impl Chunk {
     }
 }
 
+unsafe extern "C-unwind" fn end_the_thread(data: *mut c_void) {
+    unsafe extern "C-unwind" {
+        fn pthread_exit(value: *mut c_void) -> !;
+    }
+    // SAFETY: launched with a `Talk` that lives as long as the process; nothing here is to be dropped.
+    unsafe {
+        (*data.cast::<Talk>()).calls.fetch_add(1, SeqCst);
+        pthread_exit(null_mut())
+    }
+}
+
+/// As Python's do while the interpreter ends.
+#[test]
+fn a_function_may_end_its_thread() {
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let (ending, talk) = (Talk::new(true), Talk::new(true));
+    // SAFETY: only what happens when it unwinds is forgotten of the type, and nobody here minds.
+    let end = unsafe {
+        std::mem::transmute::<
+            unsafe extern "C-unwind" fn(*mut c_void),
+            unsafe extern "C" fn(*mut c_void),
+        >(end_the_thread)
+    };
+    for _ in 0..10 {
+        place.launch(end, ending);
+        place.launch(wait, talk);
+    }
+    place.synchronize();
+    assert_eq!(
+        (ending.calls.load(SeqCst), talk.calls.load(SeqCst)),
+        (10, 10)
+    );
+}
+
+/// A function that launches itself anew.
+#[test]
+fn what_is_queued_after_the_wait_is_not_waited_for() {
+    unsafe extern "C" fn again(data: *mut c_void) {
+        // SAFETY: launched with a `Nested` that lives as long as the process.
+        let nested = unsafe { &*data.cast::<Nested>() };
+        nested.talk.calls.fetch_add(1, SeqCst);
+        if !nested.talk.go.load(SeqCst) {
+            let driver = INSIDE.get().unwrap();
+            // SAFETY: the stream is alive until `go`.
+            let _ =
+                unsafe { driver.cuLaunchHostFunc(nested.stream as CUstream, Some(again), data) };
+        }
+    }
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    INSIDE.get_or_init(|| driver);
+    let nested: &'static Nested = Box::leak(Box::new(Nested {
+        stream: place.stream as usize,
+        talk: Talk::new(false),
+        right: AtomicBool::new(false),
+    }));
+    let mut memory = 0;
+    // SAFETY: a pointer to a local.
+    unsafe { driver.cuMemAlloc(&mut memory, SIZE) }.unwrap();
+    place.launch(again, nested);
+    place.synchronize();
+    // SAFETY: the context is current, the memory is its.
+    unsafe {
+        driver.cuCtxSynchronize().unwrap();
+        driver.cuMemFree(memory).unwrap();
+    }
+    nested.talk.go.store(true, SeqCst);
+    place.synchronize();
+    assert!(nested.talk.calls.load(SeqCst) > 1);
+}
+
 static INSIDE: OnceLock<&'static Driver> = OnceLock::new();
 
 unsafe extern "C" fn launch_another(data: *mut c_void) {

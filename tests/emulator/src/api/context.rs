@@ -192,9 +192,8 @@ fn create(core: &mut Core, context: Out<u64>, flags: c_uint, device: Device) -> 
 fn synchronize(mut core: Locked, context: u64) -> Result {
     core.usable(context)?;
     core.no_capture_in(context)?;
-    while core.streams.is_context_busy(context) {
-        core = core.wait();
-    }
+    let steps = core.streams.left_in(context);
+    core = core.wait_for(&steps);
     core.usable(context)
 }
 

@@ -271,26 +271,27 @@ fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Resul
         core.perform_on_stream(&work);
         return Ok(());
     }
-    if work.writes_host() && !core.is_pinned_target(&work) {
-        // As with a real driver, a copy to pageable memory is done when the call returns.
-        core.streams
-            .enqueue(stream, Task::Nothing, latency, Instant::now())?;
-        core = wait_for(core, stream)?;
-        core.perform_on_stream(&work);
-        return Ok(());
+    // As with a real driver, a copy to pageable memory is done when the call returns.
+    let waits = work.writes_host() && !core.is_pinned_target(&work);
+    if !waits {
+        work.stage()?;
     }
-    work.stage()?;
-    core.streams
-        .enqueue(stream, Task::Work(work), latency, Instant::now())
-        .map(drop)
+    let now = Instant::now();
+    let step = core
+        .streams
+        .enqueue(stream, Task::Work(work), latency, now)?;
+    if waits {
+        core = core.wait_for(&[step]);
+        return core.usable(context);
+    }
+    Ok(())
 }
 
 /// Waits, then says whether the stream's context is still usable.
 pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
     let context = core.streams.get(stream)?.context;
-    while core.streams.is_busy(stream)? {
-        core = core.wait();
-    }
+    let steps = core.streams.awaited_by(stream)?;
+    core = core.wait_for(&steps);
     core.usable(context)?;
     Ok(core)
 }

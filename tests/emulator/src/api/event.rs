@@ -48,9 +48,7 @@ api! {
         let recorded = core.observe(event)?;
         core.safe_in_capture()?;
         let Some(Recorded::Behind(step)) = recorded else { return Ok(()) };
-        while !core.streams.is_over(step) {
-            core = core.wait();
-        }
+        core = core.wait_for(&[step]);
         let context = core.event(event)?.context;
         core.usable(context)
     }

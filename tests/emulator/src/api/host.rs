@@ -26,9 +26,8 @@ api! {
         core.safe_in_capture()?;
         let freed = core.linear.remove(&address).ok_or(Code::INVALID_VALUE)?;
         // Unlike the calls for mappings, this one waits.
-        while core.streams.is_context_busy(context) {
-            core = core.wait();
-        }
+        let steps = core.streams.left_in(context);
+        core = core.wait_for(&steps);
         core.free_linear(address, freed.mapped)
     }
 

@@ -129,7 +129,7 @@ api! {
     }
 
     fn cuLaunchHostFunc as "cuLaunchHostFunc"(
-        stream: u64, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void
+        stream: u64, function: Option<unsafe extern "C-unwind" fn(*mut c_void)>, data: *mut c_void
     ) |mut core| {
         let function = function.ok_or(Code::INVALID_VALUE)?;
         let stream = core.stream(stream)?;
