@@ -130,7 +130,8 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel can go on;
+    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel can go on unless the
+    /// buffer was more than the importer's channel takes: see [`Channel::is_broken`];
     /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`].
     pub fn send(&self, channel: &mut Channel) -> Result<()> {
         let deadline = channel.deadline();
@@ -150,20 +151,15 @@ impl Export {
     ) -> Result<()> {
         let sent = channel.send_by(message, &[], deadline);
         sent.map_err(|error| match channel.is_cut_short() {
-            true => self.hear_why(channel, generation, deadline, error),
+            true => self.hear_why(channel, generation, error),
             false => error,
         })
     }
 
-    /// Of an importer that hung up in the middle, which may have refused before.
-    fn hear_why(
-        &self,
-        channel: &mut Channel,
-        generation: u64,
-        deadline: Deadline,
-        error: Error,
-    ) -> Error {
-        let answer = self.await_answer(channel, generation, deadline);
+    /// Of an importer that hung up in the middle, which may have refused before. What it said is there
+    /// already then.
+    fn hear_why(&self, channel: &mut Channel, generation: u64, error: Error) -> Error {
+        let answer = self.await_answer(channel, generation, Deadline::now());
         let refused = answer
             .err()
             .filter(|answer| answer.kind() == ErrorKind::Refused);
@@ -196,7 +192,7 @@ impl Export {
     ) -> Result<()> {
         if let Err(error) = sent {
             if error.kind() == ErrorKind::Hangup {
-                return Err(self.hear_why(channel, generation, deadline, error));
+                return Err(self.hear_why(channel, generation, error));
             }
             let id = self.descriptor.id();
             let told = channel.send_by(&Message::Retired { id }, &[], deadline);
