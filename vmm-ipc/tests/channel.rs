@@ -195,6 +195,48 @@ fn an_exporter_hears_that_its_offer_is_longer_than_the_importer_takes() {
 }
 
 #[test]
+fn a_peer_that_stays_keeps_neither_side_from_ending_at_once() {
+    let patience = Duration::from_secs(20);
+    for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+        // An importer that no longer reads, in the middle of an offer.
+        let (a, peer) = sockets(kind);
+        let mut channel = Channel::from_fd(a, PeerPolicy::SameUser).unwrap();
+        channel.set_timeout(patience);
+        let Message::Offer(descriptor) = fabric_offer(60_000) else {
+            unreachable!()
+        };
+        let export = Export::from_parts(&descriptor.encode(), Vec::new()).unwrap();
+        let begin = Instant::now();
+        let sending = std::thread::spawn(move || (export.send(&mut channel).unwrap_err(), channel));
+        // So much of it has come that the rest waits for room.
+        let mut place = [0; 100];
+        rustix::net::recv(&peer, &mut place, rustix::net::RecvFlags::PEEK).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        rustix::net::shutdown(&peer, rustix::net::Shutdown::Read).unwrap();
+        // What the queue has still can be read; with the room comes word that there is no reader.
+        let mut rest = vec![0; 1 << 16];
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        while rustix::net::recv(&peer, &mut rest[..], flags).is_ok_and(|(count, _)| count > 0) {}
+        let (error, channel) = sending.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Hangup, "{error}");
+        assert!(channel.is_broken());
+        assert!(begin.elapsed() < patience / 2, "{:?}", begin.elapsed());
+    }
+    // An exporter that sends the header of an offer that is too long, and nothing more.
+    let (a, peer) = sockets(SocketType::STREAM);
+    let mut channel = Channel::from_fd(a, PeerPolicy::SameUser).unwrap();
+    channel.set_timeout(patience);
+    channel.set_limits(Limits::new().chunks(20));
+    let hello = b"\x01\0\0\0\x10\0\0\0\x10\0\0\0\0\0\0\0VMM-IPC\0\x01\0\0\0\0\0\0\0";
+    let header = b"\x02\0\0\0\0\x80\0\0\0\0\x01\0\0\0\0\0";
+    rustix::io::write(&peer, &[&hello[..], header].concat()).unwrap();
+    let begin = Instant::now();
+    let error = channel.receive().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+    assert!(begin.elapsed() < patience / 2, "{:?}", begin.elapsed());
+}
+
+#[test]
 fn only_unix_sockets_that_keep_a_connection_are_taken() {
     let (datagrams, _other) = sockets(SocketType::DGRAM);
     let network = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -85,15 +85,11 @@ impl Incoming {
     }
 
     /// What buffer and generation it is about, where it is longer than is taken.
-    pub(super) fn subject_of_refused(
-        &self,
-        socket: &mut Socket,
-        deadline: Deadline,
-    ) -> Option<(BufferId, u64)> {
+    pub(super) fn subject_of_refused(&self, socket: &mut Socket) -> Option<(BufferId, u64)> {
         if !self.too_long {
             return None;
         }
-        subject(&socket.head_of_refused::<SUBJECT>(deadline)?)
+        subject(&socket.head_of_refused::<SUBJECT>()?)
     }
 
     fn decode(self, kind: MessageKind) -> Result<Arrival> {

@@ -421,15 +421,15 @@ impl Channel {
         if let Err(error) = &result
             && error.kind() != ErrorKind::Timeout
         {
-            self.say_why(error, deadline);
+            self.say_why(error);
             self.break_off();
         }
         result
     }
 
     /// Where an offer or an update is too long to be taken, its exporter hears so before the end.
-    fn say_why(&mut self, error: &Error, deadline: Deadline) {
-        let subject = self.incoming.subject_of_refused(&mut self.socket, deadline);
+    fn say_why(&mut self, error: &Error) {
+        let subject = self.incoming.subject_of_refused(&mut self.socket);
         if let Some((id, generation)) = subject {
             let refusal = error.to_refusal();
             let message = Message::Refused {

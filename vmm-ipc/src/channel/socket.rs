@@ -187,18 +187,15 @@ impl Socket {
         self.midway
     }
 
-    /// The first bytes of the payload of a frame that was longer than `receive` was to take, where
-    /// they come in time.
-    pub(super) fn head_of_refused<const N: usize>(
-        &mut self,
-        deadline: Deadline,
-    ) -> Option<[u8; N]> {
+    /// The first bytes of the payload of a frame that was longer than `receive` was to take. They are
+    /// sent with the header, so that nothing is waited for.
+    pub(super) fn head_of_refused<const N: usize>(&mut self) -> Option<[u8; N]> {
         if self.packets {
             return self.room.first_chunk().copied();
         }
         let (mut head, mut got, mut fds) = ([0; N], 0, Vec::new());
         while let Some(place) = head.get_mut(got..).filter(|place| !place.is_empty()) {
-            let came = self.some(&mut [IoSliceMut::new(place)], &mut fds, deadline);
+            let came = self.some(&mut [IoSliceMut::new(place)], &mut fds, Deadline::now());
             got += came.ok()?.bytes;
         }
         Some(head)
