@@ -24,7 +24,7 @@ VERSION = 1
 HELLO, OFFER, UPDATE, HANDLES, ACCEPTED, REFUSED, RETIRED = range(1, 8)
 DEVICE, HOST_NUMA = 1, 3
 POSIX_FD, FABRIC = 1, 8
-OTHER, NOT_VISIBLE, LIMIT, RESOURCES, MISMATCH, OUT_OF_ORDER = range(6)
+OTHER, NOT_VISIBLE, LIMIT, RESOURCES, MISMATCH, OUT_OF_ORDER, TOO_LONG = range(7)
 PART = 32768  # bytes of payload in a full frame
 MOST_FDS = 253
 MOST_CHUNKS = 1 << 20
@@ -176,7 +176,7 @@ def decode_message(kind, data):
     if kind == REFUSED:
         _check(32 <= len(data) <= 1056, "a refusal of the wrong length")
         id, generation, reason, reserved = struct.unpack_from("<16sQH6s", data)
-        _check(not any(reserved) and reason <= OUT_OF_ORDER, "a refusal that is not known")
+        _check(not any(reserved) and reason <= TOO_LONG, "a refusal that is not known")
         try:
             return id, generation, reason, data[32:].decode()
         except UnicodeDecodeError:

@@ -24,7 +24,7 @@ use self::incoming::Incoming;
 use self::socket::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::Limits;
-use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, VERSION, WireError};
+use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, Reason, Refusal, VERSION, WireError};
 
 /// A connection to one other process.
 ///
@@ -32,9 +32,10 @@ use crate::wire::{Frame, Hello, MAX_PAYLOAD, Message, VERSION, WireError};
 ///
 /// An error in the middle of an exchange leaves the two sides out of step. The channel is shut down
 /// then, so that the peer hears of it at once too: every later call answers [`ErrorKind::Hangup`], see
-/// [`Channel::is_broken`], and another channel is needed. A refusal is not such an error, nor is a wait
-/// for a message that has not come, or not all of it, nor a message whose file descriptors this process
-/// has no numbers left for: after these the channel goes on.
+/// [`Channel::is_broken`], and another channel is needed. After a wait for a message that has not come,
+/// or not all of it, and after a message whose file descriptors this process has no numbers left for, the
+/// channel goes on. So it does after [`ErrorKind::Refused`], unless [`Channel::is_broken`]: an importer
+/// that is offered a longer message than its channel takes refuses, and is gone.
 ///
 /// Who waits for several things at once polls the channel ([`AsFd`]) and calls
 /// [`Channel::try_receive`].
@@ -305,7 +306,7 @@ impl Channel {
     }
 
     /// Set how large messages may be that are received. One that is larger breaks the channel off; the
-    /// exporter hears [`ErrorKind::Refused`] first.
+    /// exporter hears [`ErrorKind::Refused`] first, with [`Reason::TooLong`].
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -431,7 +432,11 @@ impl Channel {
     fn say_why(&mut self, error: &Error) {
         let subject = self.incoming.subject_of_refused(&mut self.socket);
         if let Some((id, generation)) = subject {
-            let refusal = error.to_refusal();
+            let reason = Reason::TooLong;
+            let refusal = Refusal {
+                reason,
+                ..error.to_refusal()
+            };
             let message = Message::Refused {
                 id,
                 generation,

@@ -15,7 +15,7 @@ pub(crate) use self::growth::since;
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd_limit;
-use crate::wire::{Descriptor, HandleKind, Message, Update, WireError};
+use crate::wire::{Descriptor, HandleKind, Message, Reason, Update, WireError};
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
@@ -130,8 +130,8 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel can go on unless the
-    /// buffer was more than the importer's channel takes: see [`Channel::is_broken`];
+    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel goes on unless
+    /// [`Channel::is_broken`];
     /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`].
     pub fn send(&self, channel: &mut Channel) -> Result<()> {
         let deadline = channel.deadline();
@@ -202,8 +202,11 @@ impl Export {
             });
         }
         match self.await_answer(channel, generation, deadline) {
-            // An answer that comes late would be taken for the one to the next question.
-            Err(error) if error.kind() != ErrorKind::Refused => Err(channel.break_off_after(error)),
+            // An answer that comes late would be taken for the one to the next question, and an
+            // importer that was sent too long a message is gone.
+            Err(error) if error.refusal().is_none_or(|r| r.reason == Reason::TooLong) => {
+                Err(channel.break_off_after(error))
+            }
             answer => answer,
         }
     }

@@ -95,6 +95,8 @@ pub enum Reason {
     Invalid,
     /// An update that does not follow the generation that the importer has.
     OutOfOrder,
+    /// The message was longer than the importer's channel takes, which is closed with this.
+    TooLong,
 }
 
 impl Reason {
@@ -106,6 +108,7 @@ impl Reason {
             3 => Reason::Resources,
             4 => Reason::Invalid,
             5 => Reason::OutOfOrder,
+            6 => Reason::TooLong,
             other => {
                 return Err(WireError::Unknown {
                     field: "reason",
@@ -123,6 +126,7 @@ impl Reason {
             Reason::Resources => 3,
             Reason::Invalid => 4,
             Reason::OutOfOrder => 5,
+            Reason::TooLong => 6,
         }
     }
 }
