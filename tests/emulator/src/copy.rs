@@ -89,7 +89,36 @@ enum Found {
 }
 
 impl Work {
-    /// The answer of a blocking call, and of queueing.
+    /// An address that C calls a host pointer may still be one of ours. Which it is is settled here: when
+    /// the work is done, something else may lie there.
+    pub fn new(context: u64, location: MemLocation, mut action: Action, space: &Space) -> Self {
+        if let Action::Copy { to, from, .. } = &mut action {
+            for side in [to, from] {
+                if let Side::Host(span) = side
+                    && space.reservation_at(span.address as u64).is_some()
+                {
+                    *side = Side::Device(span.address as u64);
+                }
+            }
+        }
+        Self {
+            context,
+            location,
+            action,
+        }
+    }
+
+    /// Whether it names addresses that are reserved and have no memory.
+    pub fn meets_no_memory(&self, space: &Space) -> bool {
+        match &self.action {
+            Action::Copy { to, from, len } => [to, from]
+                .into_iter()
+                .any(|side| matches!(side, Side::Device(at) if space.has_hole(*at, *len))),
+            Action::Fill { to, len, .. } => space.has_hole(*to, *len),
+            Action::Nothing => false,
+        }
+    }
+
     pub fn check(&self, space: &Space) -> Result {
         match &self.action {
             Action::Copy { to, from, len } => {
@@ -190,7 +219,6 @@ impl Work {
         }
     }
 
-    /// An address that C calls a host pointer may still be one of ours.
     fn find(&self, space: &Space, side: &Side, len: u64, write: bool) -> Result<Found> {
         match side {
             Side::Device(address) => Ok(Found::Device(space.resolve(
@@ -199,9 +227,6 @@ impl Work {
                 self.location,
                 write,
             )?)),
-            Side::Host(span) if space.reservation_at(span.address as u64).is_some() => Ok(
-                Found::Device(space.resolve(span.address as u64, len, self.location, write)?),
-            ),
             Side::Host(span) => Ok(Found::Host(*span)),
             Side::Staged(bytes) => {
                 HostSpan::new(bytes.as_ptr().expose_provenance() as u64, len).map(Found::Host)

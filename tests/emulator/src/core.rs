@@ -198,8 +198,9 @@ impl Locked {
         core
     }
 
-    pub fn hold_streams(&mut self, held: bool) {
-        self.streams.held = held;
+    /// Takes hold of all streams, or lets go of one hold.
+    pub fn hold_streams(&mut self, more: bool) {
+        self.streams.hold(more);
         self.wake();
     }
 

@@ -33,7 +33,8 @@ pub struct Snapshot {
 /// How often the program did what it must not. The driver's answer came as well, if it has one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Misuse {
-    /// Stream work that met memory without a mapping or access.
+    /// Work and copies that met reserved addresses without memory, and work that found no access when
+    /// its time came.
     pub use_after_unmap: u64,
     /// Mappings that were unmapped while queued work still used them.
     pub unmap_under_work: u64,

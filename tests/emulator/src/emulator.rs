@@ -1,5 +1,7 @@
 //! The emulator as a Rust program sees it.
 
+use crate::api::Out;
+use crate::api::entry::cuGetProcAddress_v2;
 use crate::code::Code;
 use crate::config::{Config, check_function};
 use crate::core::{Locked, install};
@@ -97,7 +99,7 @@ impl Emulator {
         fault::set_latency(function, latency);
     }
 
-    /// Lets no stream finish anything until the guard is dropped.
+    /// Lets no stream finish anything until the guard is dropped, and every other one that there is.
     pub fn hold_streams(self) -> Held {
         Locked::new().hold_streams(true);
         Held(())
@@ -178,12 +180,10 @@ pub unsafe extern "C" fn get_proc_address(
     flags: vmm_sys::cuuint64_t,
     status: *mut vmm_sys::CUdriverProcAddressQueryResult,
 ) -> vmm_sys::CUresult {
-    let (function, status) = (
-        crate::api::Out::new(function),
-        crate::api::Out::new(status.cast()),
-    );
     // SAFETY: the caller's, which are the same.
-    let code =
-        unsafe { crate::api::entry::cuGetProcAddress_v2(symbol, function, version, flags, status) };
+    let code = unsafe {
+        let (function, status) = (Out::new(function), Out::new(status.cast()));
+        cuGetProcAddress_v2(symbol, function, version, flags, status)
+    };
     vmm_sys::CUresult(code.0.cast_unsigned())
 }

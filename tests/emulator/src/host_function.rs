@@ -20,14 +20,22 @@ thread_local! {
 }
 
 impl HostFunction {
-    pub fn new(function: unsafe extern "C-unwind" fn(*mut c_void), data: *mut c_void) -> Self {
+    /// # Safety
+    /// The function may be called with the data, once, by another thread.
+    pub unsafe fn new(
+        function: unsafe extern "C-unwind" fn(*mut c_void),
+        data: *mut c_void,
+    ) -> Self {
         Self { function, data }
     }
 
     /// The function may end its thread, which unwinds: nothing here is to be undone then.
-    pub fn call(self) {
+    ///
+    /// # Safety
+    /// It was not called yet.
+    pub unsafe fn call(self) {
         INSIDE.set(true);
-        // SAFETY: whoever launched it vouches for function and data; each launch calls once.
+        // SAFETY: whoever launched it vouches for the one call.
         unsafe { (self.function)(self.data) };
         INSIDE.set(false);
     }

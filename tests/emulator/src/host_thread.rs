@@ -17,6 +17,27 @@ unsafe extern "C" {
         argument: *mut c_void,
     ) -> c_int;
     fn pthread_detach(thread: c_ulong) -> c_int;
+    fn sigfillset(set: *mut Signals) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const Signals, before: *mut Signals) -> c_int;
+}
+
+/// `sigset_t`, which has no more bits in any C library of Linux.
+type Signals = [u64; 16];
+
+/// Does something with all signals blocked, and so they are in a thread that it makes: a signal is to
+/// meet the program's own threads.
+fn without_signals<T>(act: impl FnOnce() -> T) -> T {
+    const SIG_SETMASK: c_int = 2;
+    let (mut all, mut before) = ([0; 16], [0; 16]);
+    // SAFETY: pointers to locals that are as large as `sigset_t`.
+    unsafe {
+        sigfillset(&mut all);
+        pthread_sigmask(SIG_SETMASK, &all, &mut before);
+    }
+    let value = act();
+    // SAFETY: as above, with what the thread's mask was.
+    unsafe { pthread_sigmask(SIG_SETMASK, &before, null_mut()) };
+    value
 }
 
 thread_local! {
@@ -50,8 +71,11 @@ impl Drop for End {
 pub(crate) fn start(core: &mut Locked) -> Result {
     if !core.calls_functions {
         let mut thread = 0;
-        // SAFETY: a pointer to a local, no attributes, and a function that takes nothing.
-        if unsafe { pthread_create(&mut thread, null(), serve, null_mut()) } != 0 {
+        let made = without_signals(|| {
+            // SAFETY: a pointer to a local, no attributes, and a function that takes nothing.
+            unsafe { pthread_create(&mut thread, null(), serve, null_mut()) }
+        });
+        if made != 0 {
             return Err(Code::OPERATING_SYSTEM);
         }
         // SAFETY: it was made just now, and nobody else knows it.
@@ -68,7 +92,12 @@ extern "C-unwind" fn serve(_: *mut c_void) -> *mut c_void {
     loop {
         let turn = next();
         TURN.set(Some(turn));
-        turn.function.call();
+        // SAFETY: it was launched, and this is its turn: whoever launched it vouches for this call.
+        unsafe { turn.function.call() };
+        if !is_ready() {
+            // The function has forked, and what is called next is for the parent.
+            return null_mut();
+        }
         TURN.set(None);
         Locked::new().function_returned(turn);
     }

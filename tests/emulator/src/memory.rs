@@ -177,7 +177,14 @@ impl Memory {
     fn insert(&mut self, physical: Arc<Physical>, imported: bool) -> u64 {
         self.made += 1;
         let handle = FIRST_HANDLE + self.made * HANDLE_STEP;
-        let lingered = self.lingering.remove(&physical.inode).is_some();
+        let lingered = match self.lingering.remove(&physical.inode) {
+            // The kernel gives numbers of files that are gone to others.
+            Some(other) if other.id != physical.record.id => {
+                charge(&mut self.charged, &other, false);
+                false
+            }
+            found => found.is_some(),
+        };
         let new = Named {
             physical: physical.clone(),
             handles: 0,
@@ -228,7 +235,7 @@ impl Memory {
             return;
         }
         let record = named.physical.record;
-        if named.exported && record.location.kind == MemLocation::DEVICE {
+        if named.exported {
             self.lingering.insert(inode, record);
         } else {
             charge(&mut self.charged, &record, false);
@@ -349,5 +356,26 @@ mod tests {
         memory.release(second).unwrap();
         assert_eq!((memory.used(one), memory.used(other)), (0, 0));
         assert!(memory.named.is_empty() && memory.lingering.is_empty());
+    }
+
+    #[test]
+    fn an_inode_number_that_is_given_to_another_file_is_not_taken_for_the_same() {
+        let mut memory = Memory::default();
+        let (one, other) = ([1; 16], [2; 16]);
+        let first = create(&mut memory, 1, 5);
+        let fd = memory.export(first).unwrap();
+        memory.release(first).unwrap();
+        drop(fd);
+        let inode = *memory.lingering.keys().next().unwrap();
+        let second = create(&mut memory, 2, 3);
+        let physical = memory.get(second).unwrap().physical.clone();
+        memory.release(second).unwrap();
+        // As if the kernel had given it the number of the file that is gone.
+        let mut again = Arc::try_unwrap(physical).unwrap();
+        again.inode = inode;
+        let third = memory.insert(Arc::new(again), false);
+        assert_eq!((memory.used(one), memory.used(other)), (0, 3 * SIZE));
+        memory.release(third).unwrap();
+        assert_eq!((memory.used(one), memory.used(other)), (0, 0));
     }
 }

@@ -197,6 +197,19 @@ impl Space {
         Ok(pieces)
     }
 
+    /// Whether there is a place in the range that is reserved and not mapped.
+    pub fn has_hole(&self, address: u64, len: u64) -> bool {
+        let end = address.saturating_add(len);
+        let mut at = address;
+        while at < end {
+            match self.at(at) {
+                Some((start, mapping)) => at = start + mapping.size,
+                None => return self.reservation_at(at).is_some(),
+            }
+        }
+        false
+    }
+
     pub fn counts(&self) -> (usize, usize) {
         (self.reservations.len(), self.mappings.len())
     }

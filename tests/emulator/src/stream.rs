@@ -66,8 +66,8 @@ pub(crate) struct Streams {
     /// The default streams.
     built_in: HashMap<(u64, Kind), u64>,
     made: u64,
-    /// While held, no work is ever done.
-    pub held: bool,
+    /// How many hold them. While somebody does, no work is ever done.
+    held: usize,
 }
 
 impl Streams {
@@ -273,9 +273,20 @@ impl Streams {
         self.queue.is_over(step)
     }
 
+    pub fn hold(&mut self, more: bool) {
+        self.held = match more {
+            true => self.held.saturating_add(1),
+            false => self.held.saturating_sub(1),
+        };
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
     /// When there is something to do; `None` while streams are held and functions have to return.
     pub fn next(&self) -> Option<Instant> {
-        self.queue.next().filter(|_| !self.held)
+        self.queue.next().filter(|_| !self.is_held())
     }
 
     /// Whether functions are to be called sooner or later.
@@ -285,7 +296,7 @@ impl Streams {
 
     /// Takes out the next work whose time has come.
     pub fn due(&mut self, now: Instant) -> Option<Work> {
-        while !self.held {
+        while !self.is_held() {
             let over = self.queue.due(now)?;
             if let Task::Work(work) = self.end(over) {
                 return Some(work);
@@ -296,7 +307,10 @@ impl Streams {
 
     /// The function to call now.
     pub fn next_function(&mut self) -> Option<Turn> {
-        if self.held { None } else { self.queue.call() }
+        match self.is_held() {
+            true => None,
+            false => self.queue.call(),
+        }
     }
 
     pub fn function_returned(&mut self, turn: Turn, now: Instant) {

@@ -1,7 +1,8 @@
 //! Address space: the few calls that change the process's memory map.
 //!
 //! Everything here touches only ranges that `reserve` returned and `release` has not taken back;
-//! nothing else of the process lies there, and no Rust object ever does.
+//! nothing else of the process lies there. What the program puts into memory that it was given there
+//! is its own, as with any driver.
 
 use crate::code::{Code, Result};
 use rustix::fd::BorrowedFd;

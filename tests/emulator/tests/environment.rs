@@ -59,6 +59,11 @@ const CASES: &[Case] = &[
         attributes,
     ),
     (
+        "a_device_without_virtual_memory_management",
+        &[("VMM_EMULATOR_ATTRIBUTES", "102=0")],
+        no_vmm,
+    ),
+    (
         "peers_as_given",
         &[("VMM_EMULATOR_DEVICES", "2"), ("VMM_EMULATOR_PEERS", "0>1")],
         peers,
@@ -264,6 +269,16 @@ fn version() {
 fn attributes() {
     let driver = started();
     assert_eq!((attribute(&driver, 103), attribute(&driver, 75)), (0, 7));
+    // A device that says that it cannot export does not.
+    let refused = create(&driver, 0, SIZE, POSIX_FD);
+    assert_eq!(refused, Err(CUresult::CUDA_ERROR_NOT_SUPPORTED));
+    create(&driver, 0, SIZE, CUmemAllocationHandleType(0)).unwrap();
+}
+
+fn no_vmm() {
+    let driver = started();
+    let refused = create(&driver, 0, SIZE, CUmemAllocationHandleType(0));
+    assert_eq!(refused, Err(CUresult::CUDA_ERROR_NOT_SUPPORTED));
 }
 
 fn peers() {

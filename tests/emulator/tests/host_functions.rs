@@ -402,6 +402,71 @@ fn a_function_launches_another_and_asks_for_no_context() {
     assert_eq!(nested.talk.calls.load(SeqCst), 1);
 }
 
+/// What the child of a function says that it saw, and whether another function was called in it.
+unsafe extern "C" fn fork_here(data: *mut c_void) {
+    // SAFETY: launched with an `AtomicUsize` that lives as long as the process; the child does nothing
+    // but return from here.
+    unsafe {
+        let child = fork();
+        if child != 0 {
+            (*data.cast::<AtomicUsize>()).store(child as usize, SeqCst);
+        }
+    }
+}
+
+unsafe extern "C" fn tell_the_process(data: *mut c_void) {
+    // SAFETY: as above.
+    unsafe {
+        if (*data.cast::<AtomicUsize>()).load(SeqCst) == 0 {
+            _exit(9);
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn fork() -> std::ffi::c_int;
+    fn _exit(code: std::ffi::c_int) -> !;
+    fn waitpid(
+        process: std::ffi::c_int,
+        status: *mut std::ffi::c_int,
+        options: std::ffi::c_int,
+    ) -> std::ffi::c_int;
+}
+
+#[test]
+fn the_child_of_a_function_that_forks_calls_no_other() {
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let child: &'static AtomicUsize = Box::leak(Box::default());
+    place.launch(fork_here, child);
+    place.launch(tell_the_process, child);
+    place.synchronize();
+    let (process, mut status) = (child.load(SeqCst) as std::ffi::c_int, -1);
+    // SAFETY: a child of this process, and a pointer to a local.
+    let waited = unsafe { waitpid(process, &mut status, 0) };
+    assert_eq!((waited, status), (process, 0));
+}
+
+/// What `/proc` says of the signals of the thread that calls.
+unsafe extern "C" fn look_at_signals(data: *mut c_void) {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let mask = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // SAFETY: as above.
+    unsafe { (*data.cast::<AtomicUsize>()).store(mask.unwrap_or(0) as usize, SeqCst) };
+}
+
+#[test]
+fn a_signal_meets_the_threads_of_the_program() {
+    const TERM: usize = 1 << 14;
+    let (_one, _, driver) = driver();
+    let place = Place::new(driver);
+    let mask: &'static AtomicUsize = Box::leak(Box::default());
+    place.launch(look_at_signals, mask);
+    place.synchronize();
+    assert_ne!(mask.load(SeqCst) & TERM, 0);
+}
+
 /// Runs this test alone in a process that ends while a function is being called.
 #[test]
 fn a_process_ends_in_the_middle_of_a_function() {

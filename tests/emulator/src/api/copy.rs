@@ -219,14 +219,10 @@ fn repeated(value: &[u8], len: u64) -> Result<Vec<u8>> {
 /// A blocking call runs on the legacy stream, behind what that waits for.
 fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
     let (context, location) = core.current()?;
-    let work = Work {
-        context,
-        location,
-        action,
-    };
+    let work = Work::new(context, location, action, &core.space);
     let stream = core.stream(stream.unwrap_or(0))?;
     core.no_capture_on(stream)?;
-    work.check(&core.space)?;
+    core.check_work(&work)?;
     core = wait_for(core, stream)?;
     work.perform(&core.space)
 }
@@ -235,31 +231,30 @@ fn now(mut core: Locked, action: Action, stream: Option<u64>) -> Result {
 /// although its name does not say so. Memory of the host is waited for.
 fn soon(mut core: Locked, function: &str, action: Action) -> Result {
     let (context, location) = core.current()?;
-    let work = Work {
-        context,
-        location,
-        action,
-    };
-    if core.is_in_host_memory(&work) {
-        return now(core, work.action, None);
-    }
+    let work = Work::new(context, location, action, &core.space);
     let stream = core.stream(0)?;
     core.no_capture_on(stream)?;
     core.usable(context)?;
-    later(core, function, work.action, 0)
+    if !core.is_in_host_memory(&work) {
+        return later(core, function, work.action, 0);
+    }
+    core.check_work(&work)?;
+    let latency = fault::latency(function);
+    let now = Instant::now();
+    let step = core
+        .streams
+        .enqueue(stream, Task::Work(work), latency, now)?;
+    core = core.wait_for(&[step]);
+    core.usable(context)
 }
 
 fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Result {
     // A stream brings its context along; only the default streams need a current one.
     let stream = core.stream(stream)?;
     let context = core.streams.get(stream)?.context;
-    let mut work = Work {
-        context,
-        location: core.location_of(context)?,
-        action,
-    };
+    let mut work = Work::new(context, core.location_of(context)?, action, &core.space);
     let recorded = core.is_recorded(stream)?;
-    work.check(&core.space)?;
+    core.check_work(&work)?;
     if matches!(work.action, Action::Nothing) {
         return Ok(());
     }
@@ -267,7 +262,7 @@ fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Resul
         return core.add_captured(stream);
     }
     let latency = fault::latency(function);
-    if latency == Duration::ZERO && !core.streams.held && !core.streams.is_busy(stream)? {
+    if latency == Duration::ZERO && !core.streams.is_held() && !core.streams.is_busy(stream)? {
         core.perform_on_stream(&work);
         return Ok(());
     }
@@ -297,6 +292,15 @@ pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
 }
 
 impl crate::core::Core {
+    /// The answer of a blocking call, and of queueing.
+    fn check_work(&mut self, work: &Work) -> Result {
+        let checked = work.check(&self.space);
+        if checked.is_err() && work.meets_no_memory(&self.space) {
+            self.misuse.use_after_unmap += 1;
+        }
+        checked
+    }
+
     /// Whether what a copy or fill writes to is memory of the host, also at a device address.
     fn is_in_host_memory(&self, work: &Work) -> bool {
         let target = match &work.action {

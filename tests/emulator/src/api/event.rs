@@ -48,8 +48,9 @@ api! {
         let recorded = core.observe(event)?;
         core.safe_in_capture()?;
         let Some(Recorded::Behind(step)) = recorded else { return Ok(()) };
-        core = core.wait_for(&[step]);
+        // Another thread may destroy the event meanwhile.
         let context = core.event(event)?.context;
+        core = core.wait_for(&[step]);
         core.usable(context)
     }
 

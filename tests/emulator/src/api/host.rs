@@ -46,9 +46,13 @@ api! {
         core.current()?;
         let start = address.expose_provenance() as u64;
         match core.pinned.get(&start) {
-            Some(&Pinned { size, allocated: true, .. }) => {
+            Some(&Pinned { size, allocated: true, context }) => {
                 core.pinned.remove(&start);
+                // Work that was queued before may write there.
+                let steps = core.streams.left_in(context);
+                let core = core.wait_for(&steps);
                 vm::release(start, size);
+                drop(core);
                 Ok(())
             }
             _ => Err(Code::INVALID_VALUE),
@@ -73,8 +77,10 @@ api! {
         core.current()?;
         let start = address.expose_provenance() as u64;
         match core.pinned.get(&start) {
-            Some(Pinned { allocated: false, .. }) => {
+            Some(&Pinned { allocated: false, context, .. }) => {
                 core.pinned.remove(&start);
+                let steps = core.streams.left_in(context);
+                drop(core.wait_for(&steps));
                 Ok(())
             }
             Some(_) => Err(Code::INVALID_VALUE),

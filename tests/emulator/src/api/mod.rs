@@ -1,4 +1,5 @@
-//! The C functions: arguments in, the core asked, answers out.
+//! The C functions: arguments in, the core asked, answers out. What of the driver's rules only one
+//! family of functions needs stands beside it.
 
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -23,7 +24,9 @@ use std::cell::Cell;
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    pub fn new(pointer: *mut T) -> Self {
+    /// # Safety
+    /// Null, or valid for the write of a value.
+    pub unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
 
@@ -147,6 +150,17 @@ pub(crate) fn enter(function: &'static str, call: impl FnOnce(Locked) -> Result)
     })
 }
 
+/// Whether a call only queues work, whose the latency is then.
+fn queues(function: &str) -> bool {
+    let is_fill = function.starts_with("cuMemsetD");
+    function.ends_with("Async")
+        || is_fill
+        || matches!(
+            function,
+            "cuMemcpyDtoD" | "cuMemcpyPeer" | "cuLaunchHostFunc"
+        )
+}
+
 /// What a function that a stream calls may call: as recorded, what names a stream or an event and
 /// no memory; a fill, which is not looked at either; and what is the thread's own.
 fn is_answered_inside(function: &str) -> bool {
@@ -171,7 +185,7 @@ pub(crate) fn enter_early(function: &'static str, call: impl FnOnce() -> Result)
     // What is to fail may be this very call.
     let _ = config();
     let result = fault::enter(function).and_then(|()| {
-        if !function.ends_with("Async") && function != "cuLaunchHostFunc" {
+        if !queues(function) {
             std::thread::sleep(fault::latency(function));
         }
         call()

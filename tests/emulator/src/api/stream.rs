@@ -3,7 +3,7 @@
 use super::copy::wait_for;
 use super::{Out, PerThread, api};
 use crate::abi::{STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD};
-use crate::capture::{self, Mode};
+use crate::capture::{self, Mode, Status};
 use crate::code::{Code, Result};
 use crate::core::{Core, Locked, is_ready};
 use crate::host_function::HostFunction;
@@ -137,7 +137,9 @@ api! {
             return core.add_captured(stream);
         }
         host_thread::start(&mut core)?;
-        let call = Task::Call(HostFunction::new(function, data));
+        // SAFETY: the caller of the C function vouches for function and data.
+        let function = unsafe { HostFunction::new(function, data) };
+        let call = Task::Call(function);
         let latency = fault::latency("cuLaunchHostFunc");
         core.streams.enqueue(stream, call, latency, Instant::now()).map(drop)
     }
@@ -216,6 +218,11 @@ fn capture_info(
 ) -> Result {
     status.check()?;
     let (state, number) = core.capture_status(stream)?;
+    let wanted = [graph.address(), nodes.address(), count.address()];
+    if state == Status::Active && wanted.iter().any(|address| *address != 0) {
+        // A graph under way has no handle here, and no nodes.
+        return Err(Code::NOT_SUPPORTED);
+    }
     status.set(state as c_int)?;
     id.set_if_wanted(number);
     graph.set_if_wanted(0);

@@ -8,10 +8,15 @@ use crate::abi::{
 use crate::code::{Code, Result};
 use crate::config::Fabric;
 use crate::core::Core;
+use crate::device::{self, Device};
 use crate::record::Record;
 use crate::{fabric, memory};
 use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+const SUPPORTS_VMM: c_int = 102;
+const SUPPORTS_POSIX_FD: c_int = 103;
+const SUPPORTS_FABRIC: c_int = 128;
 
 api! {
     fn cuMemGetAllocationGranularity as "cuMemGetAllocationGranularity"(
@@ -160,7 +165,8 @@ api! {
                 if number < 0 {
                     return Err(Code::UNKNOWN);
                 }
-                // SAFETY: not -1; a number that is no open descriptor is what fstat finds out.
+                // SAFETY: not -1, and the caller of the C function vouches that it is open. Where it is
+                // not, only system calls are made with the number, which say so.
                 let fd = unsafe { BorrowedFd::borrow_raw(number) };
                 handle.set(core.import_memory(fd)?)
             }
@@ -235,7 +241,10 @@ impl Core {
 
     fn import_memory(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
         let (_, record) = crate::physical::Physical::inspect(fd)?;
-        self.location_here(&record)?;
+        let location = self.location_here(&record)?;
+        if location.kind == MemLocation::DEVICE {
+            self.check_attributes(self.device(location.id)?, record.handle_types)?;
+        }
         self.memory.import(fd)
     }
 
@@ -260,7 +269,7 @@ impl Core {
         }
         match prop.location.kind {
             MemLocation::DEVICE => {
-                self.device(prop.location.id)?;
+                self.check_attributes(self.device(prop.location.id)?, prop.handle_types)?;
                 Ok(prop.location)
             }
             MemLocation::HOST if prop.handle_types != 0 => Err(Code::INVALID_VALUE),
@@ -270,6 +279,18 @@ impl Core {
             }),
             MemLocation::HOST_NUMA if prop.location.id == 0 => Ok(prop.location),
             _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Whether a device has what its attributes say.
+    fn check_attributes(&self, device: &Device, handle_types: c_int) -> Result {
+        let says = |number| device::attribute(device, &self.config, number).unwrap_or(0) != 0;
+        let has = says(SUPPORTS_VMM)
+            && (handle_types & HANDLE_POSIX_FD == 0 || says(SUPPORTS_POSIX_FD))
+            && (handle_types & HANDLE_FABRIC == 0 || says(SUPPORTS_FABRIC));
+        match has {
+            true => Ok(()),
+            false => Err(Code::NOT_SUPPORTED),
         }
     }
 

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use vmm_sys::*;
 
 /// How a context can end.
-const ENDS: [&str; 3] = [
+pub const ENDS: [&str; 3] = [
     "cuCtxDestroy",
     "cuDevicePrimaryCtxRelease",
     "cuDevicePrimaryCtxReset",
@@ -233,7 +233,7 @@ pub fn add(list: &mut List) {
 }
 
 /// The context that is to end, current.
-fn begin(r: &Rig, end: &str) -> Result<CUcontext, String> {
+pub fn begin(r: &Rig, end: &str) -> Result<CUcontext, String> {
     if end != "cuCtxDestroy" {
         r.current()?;
         return Ok(r.context());
