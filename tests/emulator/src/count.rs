@@ -1,4 +1,4 @@
-//! What is alive, and what was done wrong.
+//! What is alive.
 
 use crate::core::Locked;
 use std::fmt;
@@ -30,22 +30,6 @@ pub struct Snapshot {
     pub events: usize,
 }
 
-/// How often the program did what it must not. The driver's answer came as well, if it has one.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Misuse {
-    /// Work and copies that met reserved addresses without memory, and work that found no access when
-    /// its time came.
-    pub use_after_unmap: u64,
-    /// Mappings that were unmapped while queued work still used them.
-    pub unmap_under_work: u64,
-    /// Releases of a handle that was no longer, or never, one.
-    pub bad_release: u64,
-    /// Frees that were not the exact pair of a reservation, or came too early.
-    pub bad_free: u64,
-    /// Captures that a call made invalid.
-    pub captures_invalidated: u64,
-}
-
 pub(crate) fn snapshot() -> Snapshot {
     let mut core = Locked::new();
     let (handles, handle_references) = core.memory.counts();
@@ -66,10 +50,6 @@ pub(crate) fn snapshot() -> Snapshot {
     }
 }
 
-pub(crate) fn misuse() -> Misuse {
-    Locked::new().misuse.clone()
-}
-
 /// Writes on standard error, where that can be: `eprint!` would panic, here under functions of C.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_fmt(text);
@@ -84,7 +64,8 @@ pub(crate) fn report_at_exit() {
     extern "C" fn report() {
         // A forked child that exits has nothing of its own to report.
         if crate::core::is_ready() {
-            say(format_args!("{}{}", snapshot(), misuse()));
+            let misuse = Locked::new().misuse.clone();
+            say(format_args!("{}{misuse}", snapshot()));
         }
     }
     if atexit(report) != 0 {
@@ -114,20 +95,6 @@ impl fmt::Display for Snapshot {
             f,
             "vmm-emulator: contexts {}, streams {}, events {}",
             self.contexts, self.streams, self.events
-        )
-    }
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "vmm-emulator: misuse: use after unmap {}, unmap under work {}, bad release {}, bad free {}, captures invalidated {}",
-            self.use_after_unmap,
-            self.unmap_under_work,
-            self.bad_release,
-            self.bad_free,
-            self.captures_invalidated
         )
     }
 }

@@ -5,8 +5,9 @@ use crate::api::entry::cuGetProcAddress_v2;
 use crate::code::Code;
 use crate::config::{Config, check_function};
 use crate::core::{Locked, install};
-use crate::count::{self, Misuse, Snapshot};
+use crate::count::{self, Snapshot};
 use crate::fault::{self, Call, Calls, Failure};
+use crate::misuse::Misuse;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -137,7 +138,7 @@ impl Emulator {
 
     /// What was done wrong so far.
     pub fn misuse(self) -> Misuse {
-        count::misuse()
+        Locked::new().misuse.clone()
     }
 }
 

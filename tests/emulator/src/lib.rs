@@ -33,6 +33,7 @@ mod fd;
 mod host_function;
 mod host_thread;
 mod memory;
+mod misuse;
 mod physical;
 mod queue;
 mod record;
@@ -44,9 +45,10 @@ mod vm;
 
 pub use crate::code::Code;
 pub use crate::config::{Config, DeviceConfig, Fabric, Peers};
-pub use crate::count::{Misuse, Snapshot};
+pub use crate::count::Snapshot;
 pub use crate::emulator::{Emulator, Held, InstallError, driver, get_proc_address};
 pub use crate::fault::{Call, Calls, Failure};
+pub use crate::misuse::Misuse;
 #[doc(hidden)]
 pub use crate::symbols::{EXPORTED, EXPORTS, Function};
 pub use crate::thread::Thread;

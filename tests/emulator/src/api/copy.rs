@@ -12,12 +12,9 @@ use std::time::{Duration, Instant};
 
 api! {
     fn cuMemGetInfo as "cuMemGetInfo"(free: Out<usize>, total: Out<usize>) |mut core| {
-        let (_, location) = core.current()?;
-        let config = &core.device(location.id)?.config;
-        let (uuid, memory) = (config.uuid, config.memory);
-        let narrow = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        free.set(narrow(memory.saturating_sub(core.memory.used(uuid))))?;
-        total.set(narrow(memory))
+        let (left, all) = core.memory_info()?;
+        free.set(usize::try_from(left).unwrap_or(usize::MAX))?;
+        total.set(usize::try_from(all).unwrap_or(usize::MAX))
     }
 
     fn cuMemcpyHtoD as "cuMemcpyHtoD"(to: DevicePtr, from: In<c_void>, len: usize) |core| {
@@ -117,12 +114,9 @@ api! {
     }
 
     fn cuMemGetInfo_v1 as "cuMemGetInfo"(free: Out<c_uint>, total: Out<c_uint>) |mut core| {
-        let (_, location) = core.current()?;
-        let config = &core.device(location.id)?.config;
-        let (uuid, memory) = (config.uuid, config.memory);
-        let narrow = |bytes: u64| c_uint::try_from(bytes).unwrap_or(c_uint::MAX);
-        free.set(narrow(memory.saturating_sub(core.memory.used(uuid))))?;
-        total.set(narrow(memory))
+        let (left, all) = core.memory_info()?;
+        free.set(c_uint::try_from(left).unwrap_or(c_uint::MAX))?;
+        total.set(c_uint::try_from(all).unwrap_or(c_uint::MAX))
     }
 }
 
@@ -292,6 +286,14 @@ pub(super) fn wait_for(mut core: Locked, stream: u64) -> Result<Locked> {
 }
 
 impl crate::core::Core {
+    /// Bytes of the current device that are free, and all of them.
+    fn memory_info(&mut self) -> Result<(u64, u64)> {
+        let (_, location) = self.current()?;
+        let config = &self.device(location.id)?.config;
+        let (uuid, all) = (config.uuid, config.memory);
+        Ok((all.saturating_sub(self.memory.used(uuid)), all))
+    }
+
     /// The answer of a blocking call, and of queueing.
     fn check_work(&mut self, work: &Work) -> Result {
         let checked = work.check(&self.space);
