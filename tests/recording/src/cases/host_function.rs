@@ -14,18 +14,18 @@ use vmm_sys::*;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a case and its function say to each other.
-struct Talk {
+pub struct Talk {
     /// The function may return.
-    go: AtomicBool,
-    returned: AtomicBool,
-    calls: AtomicU32,
+    pub go: AtomicBool,
+    pub returned: AtomicBool,
+    pub calls: AtomicU32,
     thread: Mutex<Option<ThreadId>>,
     inside: Mutex<String>,
     ask: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl Talk {
-    fn new(go: bool, ask: impl Fn() -> String + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new(go: bool, ask: impl Fn() -> String + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             go: AtomicBool::new(go),
             returned: AtomicBool::new(false),
@@ -36,13 +36,13 @@ impl Talk {
         })
     }
 
-    fn launch(self: &Arc<Self>, r: &Rig, stream: CUstream) -> Called {
+    pub fn launch(self: &Arc<Self>, r: &Rig, stream: CUstream) -> Called {
         let data = Arc::into_raw(self.clone()).cast::<c_void>().cast_mut();
         d!(r, cuLaunchHostFunc(stream, Some(called), data))
     }
 
     /// Lets the function return in a while, from another thread.
-    fn let_go_later(self: &Arc<Self>) -> std::thread::JoinHandle<()> {
+    pub fn let_go_later(self: &Arc<Self>) -> std::thread::JoinHandle<()> {
         let talk = self.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(200));
@@ -284,126 +284,6 @@ pub fn add(list: &mut List) {
             Ok(format!("{}; synchronize {waited}", talk.inside()))
         },
     );
-    for (name, words) in [
-        ("cuMemAlloc", "of memory"),
-        ("cuMemAllocHost", "of memory"),
-        ("cuMemFree", "of other memory"),
-        ("cuMemFreeHost", "of other memory"),
-        ("cuMemHostRegister", "of memory of the program"),
-        ("cuMemHostUnregister", "of memory of the program"),
-        ("cuMemUnmap", "of other memory"),
-        ("cuMemRelease", "of other memory"),
-        ("cuEventDestroy", "of an event recorded behind it"),
-    ] {
-        list.alone(
-            format!("host function.{name} meanwhile"),
-            format!(
-                "{name} {words} while a function waits: whether the function had to return first"
-            ),
-            move |r| meanwhile(r, name),
-        );
-    }
-    for (what, words) in [
-        (
-            "stream",
-            "a stream that another thread waits for is destroyed while its function waits",
-        ),
-        (
-            "event",
-            "an event that another thread waits for is destroyed while the function before it waits",
-        ),
-    ] {
-        list.alone(
-            format!("host function.awaited {what}"),
-            format!(
-                "{words}: the answer to the one who waits, and whether the function was over then"
-            ),
-            move |r| {
-                r.current()?;
-                let (mut stream, mut event) = (null_mut(), null_mut());
-                setup(d!(r, cuStreamCreate(&mut stream, 1)))?;
-                setup(d!(r, cuEventCreate(&mut event, 0)))?;
-                let talk = Talk::new(false, String::new);
-                setup(talk.launch(r, stream))?;
-                setup(d!(r, cuEventRecord(event, stream)))?;
-                let (driver, there) = (r.driver.clone(), talk.clone());
-                let (awaited, of_event) = ((stream as usize, event as usize), what == "event");
-                let waiting = std::thread::spawn(move || {
-                    // SAFETY: both were alive when this began, which is what is asked.
-                    let waited = code(match of_event {
-                        true => unsafe { driver.cuEventSynchronize(awaited.1 as CUevent) },
-                        false => unsafe { driver.cuStreamSynchronize(awaited.0 as CUstream) },
-                    });
-                    (waited, there.returned.load(SeqCst))
-                });
-                std::thread::sleep(Duration::from_millis(100));
-                let destroyed = code(match of_event {
-                    true => d!(r, cuEventDestroy(event)),
-                    false => d!(r, cuStreamDestroy(stream)),
-                });
-                std::thread::sleep(Duration::from_millis(100));
-                talk.go.store(true, SeqCst);
-                let (waited, over) = waiting.join().map_err(|_| "the waiting thread panicked")?;
-                Ok(format!(
-                    "destroy {destroyed}; wait {waited}, function over {over}"
-                ))
-            },
-        );
-    }
-    for end in super::belongings::ENDS {
-        list.alone(
-            format!("host function.at {end}"),
-            format!("{end} while a function of a stream waits, with another one behind it: whether the first had to return, calls of each a while later"),
-            move |r| {
-                let context = super::belongings::begin(r, end)?;
-                let mut stream = null_mut();
-                setup(d!(r, cuStreamCreate(&mut stream, 1)))?;
-                let (first, second) = (Talk::new(false, String::new), Talk::new(true, String::new));
-                setup(first.launch(r, stream))?;
-                setup(second.launch(r, stream))?;
-                std::thread::sleep(Duration::from_millis(100));
-                let let_go = first.let_go_later();
-                let ended = code(match end {
-                    "cuCtxDestroy" => d!(r, cuCtxDestroy(context)),
-                    "cuDevicePrimaryCtxRelease" => d!(r, cuDevicePrimaryCtxRelease(0)),
-                    _ => d!(r, cuDevicePrimaryCtxReset(0)),
-                });
-                let over = first.returned.load(SeqCst);
-                let _ = let_go.join();
-                std::thread::sleep(Duration::from_millis(200));
-                Ok(format!(
-                    "{ended}, function over {over}; later {} and {}",
-                    first.calls.load(SeqCst),
-                    second.calls.load(SeqCst)
-                ))
-            },
-        );
-    }
-    list.alone(
-        "host function.relaunched",
-        "a function that launches itself anew until the program says so: whether cuStreamSynchronize and cuCtxSynchronize wait for those launched since",
-        |r| {
-            r.current()?;
-            let stream = r.stream(1)?;
-            let again: Arc<Again> = Arc::new(Again {
-                driver: r.driver.clone(),
-                stream: stream as usize,
-                calls: AtomicU32::new(0),
-            });
-            let data = Arc::into_raw(again.clone()).cast::<c_void>().cast_mut();
-            setup(d!(r, cuLaunchHostFunc(stream, Some(call_again), data)))?;
-            setup(d!(r, cuStreamSynchronize(stream)))?;
-            let of_stream = again.calls.load(SeqCst) < MOST_AGAIN;
-            setup(d!(r, cuCtxSynchronize()))?;
-            let of_context = again.calls.load(SeqCst) < MOST_AGAIN;
-            while again.calls.load(SeqCst) < MOST_AGAIN {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(format!(
-                "back before the last: stream {of_stream}, context {of_context}"
-            ))
-        },
-    );
     for (name, ask) in inside::CALLS {
         // What a forbidden call leaves behind is not known.
         list.alone(
@@ -420,72 +300,4 @@ pub fn add(list: &mut List) {
             },
         );
     }
-}
-
-/// What a function that launches itself knows.
-struct Again {
-    driver: Arc<Driver>,
-    stream: usize,
-    calls: AtomicU32,
-}
-
-/// Calls of a function that launches itself, of 10 milliseconds each.
-const MOST_AGAIN: u32 = 50;
-
-unsafe extern "C" fn call_again(data: *mut c_void) {
-    // SAFETY: the count that the case gave away is kept by the last call.
-    let again = unsafe { &*data.cast_const().cast::<Again>() };
-    std::thread::sleep(Duration::from_millis(10));
-    if again.calls.fetch_add(1, SeqCst) + 1 < MOST_AGAIN {
-        let stream = again.stream as CUstream;
-        // SAFETY: the stream is alive until the last call, and so is what the function takes.
-        let _ = unsafe {
-            again
-                .driver
-                .cuLaunchHostFunc(stream, Some(call_again), data)
-        };
-    }
-}
-
-/// A page of the program.
-#[repr(align(4096))]
-struct Page([u8; 4096]);
-
-fn meanwhile(r: &mut Rig, name: &str) -> Result<String, String> {
-    r.current()?;
-    let stream = r.stream(1)?;
-    let (mut linear, mut host, mut event) = (0, null_mut(), null_mut());
-    let (mut given, mut given_host) = (0, null_mut());
-    setup(d!(r, cuMemAlloc(&mut linear, G)))?;
-    setup(d!(r, cuMemAllocHost(&mut host, 4096)))?;
-    setup(d!(r, cuEventCreate(&mut event, 0)))?;
-    let at = r.mapped(&[G], 3)?;
-    let handle = r.memory(G)?;
-    let mut own = Box::new(Page([0; 4096]));
-    let own = own.0.as_mut_ptr().cast::<c_void>();
-    if name == "cuMemHostUnregister" {
-        setup(d!(r, cuMemHostRegister(own, 4096, 0)))?;
-    }
-    let talk = Talk::new(false, String::new);
-    setup(talk.launch(r, stream))?;
-    setup(d!(r, cuEventRecord(event, stream)))?;
-    let let_go = talk.let_go_later();
-    let called = code(match name {
-        "cuMemAlloc" => d!(r, cuMemAlloc(&mut given, G)),
-        "cuMemAllocHost" => d!(r, cuMemAllocHost(&mut given_host, 4096)),
-        "cuMemFree" => d!(r, cuMemFree(linear)),
-        "cuMemFreeHost" => d!(r, cuMemFreeHost(host)),
-        "cuMemHostRegister" => d!(r, cuMemHostRegister(own, 4096, 0)),
-        "cuMemHostUnregister" => d!(r, cuMemHostUnregister(own)),
-        "cuMemUnmap" => r.unmap(at, G),
-        "cuMemRelease" => r.release(handle),
-        _ => d!(r, cuEventDestroy(event)),
-    });
-    let over = talk.returned.load(SeqCst);
-    let _ = let_go.join();
-    setup(d!(r, cuStreamSynchronize(stream)))?;
-    if name == "cuMemHostRegister" {
-        setup(d!(r, cuMemHostUnregister(own)))?;
-    }
-    Ok(format!("{called}, function over {over}"))
 }

@@ -8,6 +8,7 @@ mod copy;
 mod create;
 mod device;
 mod early;
+mod function_waits;
 mod host_function;
 mod inside;
 mod joins;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Case> {
     capture::add(&mut list);
     joins::add(&mut list);
     host_function::add(&mut list);
+    function_waits::add(&mut list);
     belongings::add(&mut list);
     list.0.sort_by_key(|case| (case.alone, !case.early));
     list.0
