@@ -1,14 +1,13 @@
-//! Peers that are late, end too soon, do not listen, or are somebody else.
+//! Exporters that are late or end too soon, and peers that are somebody else.
 
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::net::SocketType;
-use vmm_ipc::{Channel, ErrorKind, Exporter, PeerPolicy};
+use vmm_ipc::{Channel, ErrorKind, PeerPolicy};
 
 use super::hostile::{OPENING, Offered};
 use super::raw::{OFFER, Raw, borrowed, frame, handles, hello, import_from, sockets};
-use super::{allocator, filled};
 use crate::{Case, Context, Failure, cases};
 
 pub const CASES: &[Case] = cases![
@@ -17,7 +16,6 @@ pub const CASES: &[Case] = cases![
     a_hangup_at_every_byte_of_a_stream_ends_the_exchange: timeout(120),
     a_packet_cut_at_every_byte_is_refused: timeout(120),
     another_user_hears_nothing,
-    a_peer_that_never_reads_ends_the_exporter_at_the_deadline,
 ];
 
 fn silence_ends_at_the_deadline(context: &Context) -> Result<(), Failure> {
@@ -183,23 +181,4 @@ fn another_user_hears_nothing(context: &Context) -> Result<(), Failure> {
         assert_eq!(channel.peer().pid, std::process::id() as i32);
     }
     Ok(())
-}
-
-fn a_peer_that_never_reads_ends_the_exporter_at_the_deadline(
-    context: &Context,
-) -> Result<(), Failure> {
-    let buffer = filled(&allocator(context)?, 3, 1)?;
-    let exporter = Exporter::new(&context.device()?)?;
-    context.leaves_nothing(|| {
-        let (ours, theirs) = sockets(SocketType::SEQPACKET)?;
-        let mut channel = Channel::from_fd(ours, PeerPolicy::SameUser)?;
-        channel.set_timeout(super::raw::DEADLINE);
-        let begin = std::time::Instant::now();
-        let error = exporter.share(&buffer, &mut channel).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        assert!(begin.elapsed() < 3 * super::raw::DEADLINE);
-        // What was on its way is closed with the socket that it was on its way to.
-        drop(theirs);
-        Ok(())
-    })
 }

@@ -5,6 +5,8 @@ mod few_files;
 mod growth;
 mod hostile;
 mod hostile_handles;
+mod hostile_importer;
+mod hostile_importer_pace;
 mod hostile_pace;
 mod kill;
 mod parts;
@@ -27,6 +29,8 @@ pub fn cases() -> Vec<Case> {
         growth::CASES,
         hostile::CASES,
         hostile_handles::CASES,
+        hostile_importer::CASES,
+        hostile_importer_pace::CASES,
         hostile_pace::CASES,
         kill::CASES,
         parts::CASES,

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, sendmsg, socketpair, sockopt,
 };
 use vmm_ipc::{Channel, Error, ImportOptions, Imported, PeerPolicy};
 
@@ -18,7 +18,10 @@ pub const DEADLINE: Duration = Duration::from_millis(400);
 
 pub const HELLO: u8 = 1;
 pub const OFFER: u8 = 2;
+pub const UPDATE: u8 = 3;
 pub const HANDLES: u8 = 4;
+pub const ACCEPTED: u8 = 5;
+pub const REFUSED: u8 = 6;
 pub const RETIRED: u8 = 7;
 
 /// A frame that holds a whole message.
@@ -60,6 +63,29 @@ impl Raw {
             &mut control,
             SendFlags::NOSIGNAL,
         );
+    }
+
+    /// The kind and the payload of the next frame, waited for; none where the other side hung up. File
+    /// descriptors that come with it are let go of.
+    pub fn receive(&self) -> Option<(u8, Vec<u8>)> {
+        let stream = sockopt::socket_type(&self.0) == Ok(SocketType::STREAM);
+        let (mut bytes, mut got) = (vec![0; 16 + 32 * 1024], 0);
+        loop {
+            let header = bytes.first_chunk().filter(|_: &&[u8; 16]| got >= 16);
+            let stated = header.map(|h| u32::from_le_bytes([h[4], h[5], h[6], h[7]]) as usize);
+            let end = match stated {
+                Some(payload) if got >= 16 + payload => {
+                    return Some((bytes[0], bytes[16..16 + payload].to_vec()));
+                }
+                _ if !stream => bytes.len(),
+                Some(payload) => 16 + payload,
+                None => 16,
+            };
+            match recv(&self.0, &mut bytes[got..end], RecvFlags::empty()) {
+                Ok((count, _)) if count > 0 => got += count,
+                _ => return None,
+            }
+        }
     }
 }
 
