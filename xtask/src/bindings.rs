@@ -1,4 +1,5 @@
-//! `cargo xtask bindings`: vmm-sys's types and calls, from NVIDIA's headers and the table.
+//! `cargo xtask bindings`: vmm-sys's types and calls, from NVIDIA's headers and the table, and the
+//! list of what the emulator does not do.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use syn::{BareFnArg, GenericArgument, Item, PathArguments, Type};
 
 use crate::headers::{self, CUDA_13};
 use crate::table::{self, Line};
-use crate::{Result, root};
+use crate::{Result, functions, root};
 
 /// Types that no function of the table names, but that its users need.
 const EXTRA_TYPES: &[&str] = &[
@@ -83,15 +84,16 @@ pub fn run(mut arguments: Parser) -> Result {
     let table = markdown(&lines);
     let codes = codes(&syn::parse_file(&types)?)?;
     let every = every_call(&syn::parse_file(&types)?, &lines)?;
-    let folder = root().join("vmm-sys");
+    let missing = functions::missing(&include)?;
     for (name, text) in [
-        ("src/types.rs", types),
-        ("src/calls.rs", calls),
-        ("src/codes.rs", codes),
-        ("src/table.md", table),
-        ("tests/common/calls.rs", every),
+        ("vmm-sys/src/types.rs", types),
+        ("vmm-sys/src/calls.rs", calls),
+        ("vmm-sys/src/codes.rs", codes),
+        ("vmm-sys/src/table.md", table),
+        ("vmm-sys/tests/common/calls.rs", every),
+        ("tests/emulator/src/missing_list.rs", missing),
     ] {
-        let path = folder.join(name);
+        let path = root().join(name);
         let before = std::fs::read_to_string(&path).unwrap_or_default();
         if before == text {
             println!("{name}: as it should be");
@@ -103,7 +105,7 @@ pub fn run(mut arguments: Parser) -> Result {
                 .unwrap_or(0)
                 + 1;
             return Err(format!(
-                "vmm-sys/{name} differs from what the headers and the table give, from line {line} on: \
+                "{name} differs from what the headers and the tables give, from line {line} on: \
                  run `cargo xtask bindings` and commit the result"
             )
             .into());
@@ -129,14 +131,7 @@ impl ParseCallbacks for Visibility {
 }
 
 fn types(include: &Path, lines: &[Line]) -> Result<String> {
-    let mut builder = bindgen::Builder::default()
-        .header_contents("all.h", "#include <cuda.h>\n#include <cudaTypedefs.h>\n")
-        .clang_arg(format!("-I{}", include.display()))
-        .clang_args(["-x", "c", "--target=x86_64-unknown-linux-gnu", "-nostdinc"])
-        // Without it the headers hide the types of versions that newer ones replaced.
-        .clang_arg("-D__CUDA_API_VERSION_INTERNAL")
-        .clang_arg(format!("-I{}", headers::standard_headers()?.display()))
-        .generate_comments(false)
+    let mut builder = headers::cuda(include)?
         .allowlist_recursively(true)
         .layout_tests(true)
         .derive_default(true)
@@ -148,10 +143,7 @@ fn types(include: &Path, lines: &[Line]) -> Result<String> {
             is_global: false,
         })
         .translate_enum_integer_types(true)
-        .formatter(bindgen::Formatter::None)
-        .disable_header_comment()
-        .parse_callbacks(Box::new(Visibility))
-        .use_core();
+        .parse_callbacks(Box::new(Visibility));
     let functions = lines
         .iter()
         .map(|line| line.pfn.as_str())

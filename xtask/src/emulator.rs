@@ -1,6 +1,7 @@
 //! `cargo xtask emulator` and `emulator-vs-gpu`: the shared object, and how true it is.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +10,7 @@ use lexopt::Parser;
 use xshell::{Shell, cmd};
 
 use crate::bundle::target_directory;
+use crate::functions::{self, Function};
 use crate::{Result, headers, root};
 
 /// The bindings that run on it unmodified.
@@ -121,8 +123,11 @@ fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
     )
     .run()?;
     cmd!(shell, "{unload} {library}").run()?;
+    headers::find_libclang()?;
+    let functions = functions::all(&headers::CUDA_13.fetch()?)?;
     for wheel in [headers::CUDA_12, headers::CUDA_13] {
         let include = wheel.fetch()?;
+        check_names(shell, compiler, library, &wheel, &functions)?;
         let program = target.join(format!("emulator/export-{}", wheel.version()));
         cmd!(
             shell,
@@ -144,6 +149,43 @@ fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
         )
         .run()?;
     }
+    Ok(())
+}
+
+/// A C program that names every function of these headers.
+fn check_names(
+    shell: &Shell,
+    compiler: &Path,
+    library: &Path,
+    wheel: &headers::Wheel,
+    functions: &[Function],
+) -> Result {
+    let include = wheel.fetch()?;
+    let mut declared = functions::exports(&include)?;
+    let (mut lines, mut newest) = (String::new(), 0);
+    for function in functions {
+        if declared.remove(&function.export) {
+            let Function { name, tag, export } = function;
+            let flags = if function.is_per_thread() { 2 } else { 1 };
+            writeln!(lines, "FUNCTION({name}, {tag}, {flags}, {export})")?;
+            newest = newest.max(*tag);
+        }
+    }
+    if !declared.is_empty() {
+        return Err(format!("the newer headers have no {declared:?}").into());
+    }
+    let program = library.with_file_name(format!("every-{}", wheel.version()));
+    let list = library.with_file_name(format!("every-{}.functions", wheel.version()));
+    shell.write_file(&list, lines)?;
+    let list = format!("-DFUNCTIONS=\"{}\"", list.display());
+    cmd!(
+        shell,
+        "{compiler} -Wall -Wextra -Werror -O1 -I {include} {list} -o {program} tests/c/every.c {library}"
+    )
+    .run()?;
+    cmd!(shell, "{program}")
+        .env("VMM_EMULATOR_DRIVER_VERSION", newest.to_string())
+        .run()?;
     Ok(())
 }
 

@@ -80,9 +80,24 @@ pub fn find_libclang() -> Result {
     Ok(())
 }
 
+/// `cuda.h` and `cudaTypedefs.h` of this folder, without NVIDIA's comments.
+pub fn cuda(include: &Path) -> Result<bindgen::Builder> {
+    Ok(bindgen::Builder::default()
+        .header_contents("all.h", "#include <cuda.h>\n#include <cudaTypedefs.h>\n")
+        .clang_arg(format!("-I{}", include.display()))
+        .clang_args(["-x", "c", "--target=x86_64-unknown-linux-gnu", "-nostdinc"])
+        // Without it the headers hide what newer versions replaced.
+        .clang_arg("-D__CUDA_API_VERSION_INTERNAL")
+        .clang_arg(format!("-I{}", standard_headers()?.display()))
+        .generate_comments(false)
+        .formatter(bindgen::Formatter::None)
+        .disable_header_comment()
+        .use_core())
+}
+
 /// A folder with the few standard declarations that `cuda.h` needs. A libclang from a wheel has no
 /// headers of its own, and with these the result does not depend on the machine's C library.
-pub fn standard_headers() -> Result<PathBuf> {
+fn standard_headers() -> Result<PathBuf> {
     let folder = root().join("target/wheels/standard-headers");
     std::fs::create_dir_all(&folder)?;
     std::fs::write(

@@ -6,6 +6,7 @@ mod bindings;
 mod bundle;
 mod ci;
 mod emulator;
+mod functions;
 mod gpu_test;
 mod hardware;
 mod headers;
@@ -30,7 +31,7 @@ struct Command {
 const COMMANDS: &[Command] = &[
     Command {
         name: "bindings",
-        about: "generate vmm-sys's types and calls from NVIDIA's headers (--check: compare only)",
+        about: "generate what is made from NVIDIA's headers (--check: compare only)",
         run: bindings::run,
     },
     Command {

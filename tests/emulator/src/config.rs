@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::fault::Calls;
-use crate::symbols::is_known;
+use crate::symbols::check_function;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::time::Duration;
@@ -265,13 +265,5 @@ impl Config {
         self.failures
             .iter()
             .try_for_each(|failure| Calls::Of(&failure.function).check(failure.nth, failure.code))
-    }
-}
-
-/// Why a rule for such a function would never apply.
-pub(crate) fn check_function(function: &str) -> Result<(), String> {
-    match is_known(function) {
-        true => Ok(()),
-        false => Err(format!("{function} is no function of the driver")),
     }
 }

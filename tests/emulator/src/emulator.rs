@@ -3,11 +3,12 @@
 use crate::api::Out;
 use crate::api::entry::cuGetProcAddress_v2;
 use crate::code::Code;
-use crate::config::{Config, check_function};
+use crate::config::Config;
 use crate::core::{Locked, install};
 use crate::count::{self, Snapshot};
 use crate::fault::{self, Call, Calls, Failure};
 use crate::misuse::Misuse;
+use crate::symbols::check_function;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::config::{Config, ConfiguredFailure, DeviceConfig, Fabric, Peers};
-use crate::symbols::is_known;
+use crate::symbols::check_function;
 use std::ffi::c_int;
 use std::time::Duration;
 
@@ -197,7 +197,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
 
 fn latency(text: &str) -> Option<(String, Duration)> {
     let (function, time) = text.split_once('=')?;
-    is_known(function).then_some(())?;
+    check_function(function).ok()?;
     let digits = time.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number = digits.parse().ok()?;
     let latency = match time.strip_prefix(digits)? {
@@ -212,7 +212,7 @@ fn latency(text: &str) -> Option<(String, Duration)> {
 fn failure(text: &str) -> Option<ConfiguredFailure> {
     let (function, rest) = text.split_once(':')?;
     let (nth, code) = rest.split_once(':')?;
-    is_known(function).then_some(())?;
+    check_function(function).ok()?;
     Some(ConfiguredFailure {
         function: function.to_owned(),
         nth: nth.strip_suffix('+').unwrap_or(nth).parse().ok()?,

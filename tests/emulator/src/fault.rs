@@ -1,7 +1,8 @@
 //! What happens to a call before the driver sees it: it is counted, written down, delayed, refused.
 
 use crate::code::Code;
-use crate::config::{Config, LONGEST, check_function};
+use crate::config::{Config, LONGEST};
+use crate::symbols::check_function;
 use crate::thread::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -33,6 +33,7 @@ mod fd;
 mod host_function;
 mod host_thread;
 mod memory;
+mod missing_list;
 mod misuse;
 mod physical;
 mod queue;
@@ -43,6 +44,8 @@ mod symbols;
 mod thread;
 mod vm;
 
+#[doc(hidden)]
+pub use crate::api::missing::refuse;
 pub use crate::code::Code;
 pub use crate::config::{Config, DeviceConfig, Fabric, Peers};
 pub use crate::count::Snapshot;
@@ -50,5 +53,5 @@ pub use crate::emulator::{Emulator, Held, InstallError, driver, get_proc_address
 pub use crate::fault::{Call, Calls, Failure};
 pub use crate::misuse::Misuse;
 #[doc(hidden)]
-pub use crate::symbols::{EXPORTED, EXPORTS, Function};
+pub use crate::symbols::{EXPORTS, Function, exported};
 pub use crate::thread::Thread;

@@ -5,9 +5,10 @@ use crate::api::{
     copy::per_thread as copy_per_thread, event::per_thread as event_per_thread,
     stream::per_thread as stream_per_thread,
 };
+use crate::code::Code;
 use std::ffi::{c_int, c_void};
 
-/// Calls a macro with every line of the table: the name that `cuGetProcAddress` is asked for, the
+/// Calls a macro with every line of the table of what the emulator does: the name that `cuGetProcAddress` is asked for, the
 /// CUDA version that brought this form, the name that the library exports, the function.
 #[doc(hidden)]
 #[macro_export]
@@ -37,10 +38,7 @@ macro_rules! for_each_symbol {
             cuDeviceGetAttribute 2000 cuDeviceGetAttribute device::cuDeviceGetAttribute;
             cuDeviceGetByPCIBusId 4010 cuDeviceGetByPCIBusId device::cuDeviceGetByPCIBusId;
             cuDeviceGetCount 2000 cuDeviceGetCount device::cuDeviceGetCount;
-            cuDeviceGetDefaultMemPool 11020 cuDeviceGetDefaultMemPool missing::cuDeviceGetDefaultMemPool;
-            cuDeviceGetMemPool 11020 cuDeviceGetMemPool missing::cuDeviceGetMemPool;
             cuDeviceGetName 2000 cuDeviceGetName device::cuDeviceGetName;
-            cuDeviceGetP2PAttribute 8000 cuDeviceGetP2PAttribute missing::cuDeviceGetP2PAttribute;
             cuDeviceGetPCIBusId 4010 cuDeviceGetPCIBusId device::cuDeviceGetPCIBusId;
             cuDeviceGetUuid 9020 cuDeviceGetUuid device::cuDeviceGetUuid;
             cuDeviceGetUuid 11040 cuDeviceGetUuid_v2 device::cuDeviceGetUuid;
@@ -52,7 +50,6 @@ macro_rules! for_each_symbol {
             cuDevicePrimaryCtxRetain 7000 cuDevicePrimaryCtxRetain context::cuDevicePrimaryCtxRetain;
             cuDevicePrimaryCtxSetFlags 7000 cuDevicePrimaryCtxSetFlags context::cuDevicePrimaryCtxSetFlags;
             cuDevicePrimaryCtxSetFlags 11000 cuDevicePrimaryCtxSetFlags_v2 context::cuDevicePrimaryCtxSetFlags;
-            cuDeviceSetMemPool 11020 cuDeviceSetMemPool missing::cuDeviceSetMemPool;
             cuDeviceTotalMem 3020 cuDeviceTotalMem_v2 device::cuDeviceTotalMem;
             cuDriverGetVersion 2020 cuDriverGetVersion entry::cuDriverGetVersion;
             cuEventCreate 2000 cuEventCreate event::cuEventCreate;
@@ -68,29 +65,15 @@ macro_rules! for_each_symbol {
             cuGetProcAddress 11030 cuGetProcAddress entry::cuGetProcAddress;
             cuGetProcAddress 12000 cuGetProcAddress_v2 entry::cuGetProcAddress_v2;
             cuGraphDestroy 10000 cuGraphDestroy stream::cuGraphDestroy;
-            cuGraphInstantiate 12000 cuGraphInstantiateWithFlags missing::cuGraphInstantiate;
-            cuGraphLaunch 10000 cuGraphLaunch missing::cuGraphLaunch;
             cuInit 2000 cuInit entry::cuInit;
-            cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle missing::cuIpcCloseMemHandle;
-            cuIpcGetEventHandle 4010 cuIpcGetEventHandle missing::cuIpcGetEventHandle;
-            cuIpcGetMemHandle 4010 cuIpcGetMemHandle missing::cuIpcGetMemHandle;
-            cuIpcOpenEventHandle 4010 cuIpcOpenEventHandle missing::cuIpcOpenEventHandle;
-            cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2 missing::cuIpcOpenMemHandle;
             cuLaunchHostFunc 10000 cuLaunchHostFunc stream::cuLaunchHostFunc;
-            cuLaunchKernel 4000 cuLaunchKernel missing::cuLaunchKernel;
-            cuLaunchKernelEx 11060 cuLaunchKernelEx missing::cuLaunchKernelEx;
-            cuLibraryLoadData 12000 cuLibraryLoadData missing::cuLibraryLoadData;
             cuMemAddressFree 10020 cuMemAddressFree vmm::cuMemAddressFree;
             cuMemAddressReserve 10020 cuMemAddressReserve vmm::cuMemAddressReserve;
             cuMemAlloc 3020 cuMemAlloc_v2 host::cuMemAlloc;
-            cuMemAllocAsync 11020 cuMemAllocAsync missing::cuMemAllocAsync;
-            cuMemAllocFromPoolAsync 11020 cuMemAllocFromPoolAsync missing::cuMemAllocFromPoolAsync;
             cuMemAllocHost 3020 cuMemAllocHost_v2 host::cuMemAllocHost;
-            cuMemAllocManaged 6000 cuMemAllocManaged missing::cuMemAllocManaged;
             cuMemCreate 10020 cuMemCreate vmm::cuMemCreate;
             cuMemExportToShareableHandle 10020 cuMemExportToShareableHandle vmm::cuMemExportToShareableHandle;
             cuMemFree 3020 cuMemFree_v2 host::cuMemFree;
-            cuMemFreeAsync 11020 cuMemFreeAsync missing::cuMemFreeAsync;
             cuMemFreeHost 2000 cuMemFreeHost host::cuMemFreeHost;
             cuMemGetAccess 10020 cuMemGetAccess vmm::cuMemGetAccess;
             cuMemGetAddressRange 3020 cuMemGetAddressRange_v2 pointer::cuMemGetAddressRange;
@@ -100,30 +83,16 @@ macro_rules! for_each_symbol {
             cuMemGetInfo 2000 cuMemGetInfo copy::cuMemGetInfo_v1;
             cuMemGetInfo 3020 cuMemGetInfo_v2 copy::cuMemGetInfo;
             cuMemHostAlloc 2020 cuMemHostAlloc host::cuMemHostAlloc;
-            cuMemHostGetDevicePointer 3020 cuMemHostGetDevicePointer_v2 missing::cuMemHostGetDevicePointer;
             cuMemHostRegister 6050 cuMemHostRegister_v2 host::cuMemHostRegister;
             cuMemHostUnregister 4000 cuMemHostUnregister host::cuMemHostUnregister;
             cuMemImportFromShareableHandle 10020 cuMemImportFromShareableHandle vmm::cuMemImportFromShareableHandle;
             cuMemMap 10020 cuMemMap vmm::cuMemMap;
-            cuMemMapArrayAsync 11010 cuMemMapArrayAsync missing::cuMemMapArrayAsync;
-            cuMemPoolCreate 11020 cuMemPoolCreate missing::cuMemPoolCreate;
-            cuMemPoolDestroy 11020 cuMemPoolDestroy missing::cuMemPoolDestroy;
-            cuMemPoolExportPointer 11020 cuMemPoolExportPointer missing::cuMemPoolExportPointer;
-            cuMemPoolExportToShareableHandle 11020 cuMemPoolExportToShareableHandle missing::cuMemPoolExportToShareableHandle;
-            cuMemPoolGetAccess 11020 cuMemPoolGetAccess missing::cuMemPoolGetAccess;
-            cuMemPoolGetAttribute 11020 cuMemPoolGetAttribute missing::cuMemPoolGetAttribute;
-            cuMemPoolImportFromShareableHandle 11020 cuMemPoolImportFromShareableHandle missing::cuMemPoolImportFromShareableHandle;
-            cuMemPoolImportPointer 11020 cuMemPoolImportPointer missing::cuMemPoolImportPointer;
-            cuMemPoolSetAccess 11020 cuMemPoolSetAccess missing::cuMemPoolSetAccess;
-            cuMemPoolSetAttribute 11020 cuMemPoolSetAttribute missing::cuMemPoolSetAttribute;
-            cuMemPoolTrimTo 11020 cuMemPoolTrimTo missing::cuMemPoolTrimTo;
             cuMemRelease 10020 cuMemRelease vmm::cuMemRelease;
             cuMemRetainAllocationHandle 11000 cuMemRetainAllocationHandle vmm::cuMemRetainAllocationHandle;
             cuMemSetAccess 10020 cuMemSetAccess vmm::cuMemSetAccess;
             cuMemUnmap 10020 cuMemUnmap vmm::cuMemUnmap;
             cuMemcpy 4000 cuMemcpy copy::cuMemcpy;
             cuMemcpyAsync 4000 cuMemcpyAsync copy::cuMemcpyAsync;
-            cuMemcpyBatchAsync 12080 cuMemcpyBatchAsync missing::cuMemcpyBatchAsync;
             cuMemcpyDtoD 2000 cuMemcpyDtoD copy::cuMemcpyDtoD_v1;
             cuMemcpyDtoD 3020 cuMemcpyDtoD_v2 copy::cuMemcpyDtoD;
             cuMemcpyDtoDAsync 3020 cuMemcpyDtoDAsync_v2 copy::cuMemcpyDtoDAsync;
@@ -142,20 +111,8 @@ macro_rules! for_each_symbol {
             cuMemsetD8 2000 cuMemsetD8 copy::cuMemsetD8_v1;
             cuMemsetD8 3020 cuMemsetD8_v2 copy::cuMemsetD8;
             cuMemsetD8Async 3020 cuMemsetD8Async copy::cuMemsetD8Async;
-            cuModuleGetFunction 2000 cuModuleGetFunction missing::cuModuleGetFunction;
-            cuModuleLoad 2000 cuModuleLoad missing::cuModuleLoad;
-            cuModuleLoadData 2000 cuModuleLoadData missing::cuModuleLoadData;
-            cuModuleLoadDataEx 2010 cuModuleLoadDataEx missing::cuModuleLoadDataEx;
-            cuModuleUnload 2000 cuModuleUnload missing::cuModuleUnload;
-            cuMulticastAddDevice 12010 cuMulticastAddDevice missing::cuMulticastAddDevice;
-            cuMulticastBindAddr 12010 cuMulticastBindAddr missing::cuMulticastBindAddr;
-            cuMulticastBindMem 12010 cuMulticastBindMem missing::cuMulticastBindMem;
-            cuMulticastCreate 12010 cuMulticastCreate missing::cuMulticastCreate;
-            cuMulticastGetGranularity 12010 cuMulticastGetGranularity missing::cuMulticastGetGranularity;
-            cuMulticastUnbind 12010 cuMulticastUnbind missing::cuMulticastUnbind;
             cuPointerGetAttribute 4000 cuPointerGetAttribute pointer::cuPointerGetAttribute;
             cuPointerGetAttributes 7000 cuPointerGetAttributes pointer::cuPointerGetAttributes;
-            cuPointerSetAttribute 6000 cuPointerSetAttribute missing::cuPointerSetAttribute;
             cuStreamBeginCapture 10010 cuStreamBeginCapture_v2 stream::cuStreamBeginCapture;
             cuStreamCreate 2000 cuStreamCreate stream::cuStreamCreate;
             cuStreamCreateWithPriority 5050 cuStreamCreateWithPriority stream::cuStreamCreateWithPriority;
@@ -239,9 +196,27 @@ macro_rules! table {
         #[doc(hidden)]
         pub static EXPORTS: [Function; ROWS.len()] = [$(untyped!($module::$function),)*];
 
-        /// The exported names in the same order.
-        pub const EXPORTED: &[&str] = &[$(stringify!($export),)*];
     };
+}
+
+macro_rules! missing {
+    ($($name:ident $tag:literal $export:ident;)*) => {
+        const MISSING: &[Row] = &[$(Row {
+            name: stringify!($name),
+            tag: $tag,
+            export: stringify!($export),
+            function: refusing!($name $export),
+        },)*];
+    };
+}
+
+macro_rules! refusing {
+    ($name:ident $export:ident) => {{
+        unsafe extern "C" fn refuse() -> Code {
+            missing::refuse(stringify!($name), stringify!($export))
+        }
+        untyped!(refuse)
+    }};
 }
 
 macro_rules! untyped {
@@ -252,6 +227,25 @@ macro_rules! untyped {
 }
 
 for_each_symbol!(table);
+crate::for_each_missing!(missing);
+
+/// What programs made with the headers of CUDA 12.0 and later call another function by.
+const RENAMED: &[Row] = &[Row {
+    name: "cuGraphInstantiate",
+    tag: 12_000,
+    export: "cuGraphInstantiateWithFlags",
+    function: refusing!(cuGraphInstantiate cuGraphInstantiateWithFlags),
+}];
+
+fn rows() -> impl Iterator<Item = &'static Row> + Clone {
+    ROWS.iter().chain(MISSING).chain(RENAMED)
+}
+
+/// The names that the library exports.
+#[doc(hidden)]
+pub fn exported() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().chain(MISSING).map(|row| row.export)
+}
 
 /// What `cuGetProcAddress` finds.
 pub(crate) enum Answer {
@@ -278,9 +272,18 @@ impl Answer {
     }
 }
 
-/// Whether there is such a function, of any version.
-pub(crate) fn is_known(name: &str) -> bool {
-    ROWS.iter().any(|row| row.name == name)
+/// Why there is no such function, of any version.
+pub(crate) fn check_function(name: &str) -> Result<(), String> {
+    if rows().any(|row| row.name == name) {
+        return Ok(());
+    }
+    match rows().find(|row| row.export == name) {
+        Some(row) => Err(format!(
+            "{name} is what the library exports for a form of {0}: every form is called {0} here",
+            row.name
+        )),
+        None => Err(format!("{name} is no function of the driver")),
+    }
 }
 
 /// The newest form that is not newer than the version asked for, nor than the driver. A function
@@ -290,7 +293,7 @@ pub(crate) fn find(name: &[u8], version: c_int, per_thread: bool, driver: c_int)
     if name == b"vmmEmulatorVersion" {
         return Answer::Found(untyped!(entry::vmmEmulatorVersion));
     }
-    let named = ROWS.iter().filter(|row| row.name.as_bytes() == name);
+    let named = rows().filter(|row| row.name.as_bytes() == name);
     let per_thread = per_thread && named.clone().any(Row::is_per_thread);
     let known = named.filter(|row| row.tag <= driver && row.is_per_thread() == per_thread);
     match known

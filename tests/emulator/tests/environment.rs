@@ -264,6 +264,20 @@ fn version() {
         let symbol = resolved.symbol;
         assert_eq!(resolved.found, symbol.tag <= 12000, "{symbol:?}");
     }
+    // The first came with CUDA 11.3, the other with 12.1.
+    for (name, known) in [
+        (c"cuFlushGPUDirectRDMAWrites", true),
+        (c"cuCoredumpGetAttribute", false),
+    ] {
+        let mut function = std::ptr::null_mut();
+        let mut status = CUdriverProcAddressQueryResult(9);
+        // SAFETY: a C string and pointers to locals.
+        let answer = unsafe {
+            vmm_emulator::get_proc_address(name.as_ptr(), &mut function, 12009, 0, &mut status)
+        };
+        assert_eq!(answer, CUresult::CUDA_SUCCESS);
+        assert_eq!((!function.is_null(), status.0), (known, u32::from(!known)));
+    }
 }
 
 fn attributes() {

@@ -142,14 +142,16 @@ impl Rig {
 
     /// Whether two versions of a symbol are different functions.
     pub fn differ(&self, name: &str, one: c_int, other: c_int) -> bool {
-        let address = |tag| {
-            let name = CString::new(name).unwrap_or_default();
-            let mut function = null_mut();
-            // SAFETY: pointers to locals.
-            unsafe { (self.proc_address)(name.as_ptr(), &mut function, tag, 0, null_mut()) };
-            function
-        };
-        address(one) != address(other)
+        self.address(name, one, 0) != self.address(name, other, 0)
+    }
+
+    /// What a name, a version and flags lead to; null where there is nothing.
+    pub fn address(&self, name: &str, tag: c_int, flags: u64) -> *mut c_void {
+        let name = CString::new(name).unwrap_or_default();
+        let mut function = null_mut();
+        // SAFETY: pointers to locals.
+        unsafe { (self.proc_address)(name.as_ptr(), &mut function, tag, flags, null_mut()) };
+        function
     }
 
     pub fn prop(&self, kind: u32, id: c_int, handle_types: u32) -> CUmemAllocationProp {

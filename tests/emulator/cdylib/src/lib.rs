@@ -4,7 +4,7 @@
 //! export them, which would take the place of a real driver's.
 #![allow(missing_docs)] // the functions are CUDA's
 
-use vmm_emulator::EXPORTS;
+use vmm_emulator::{Code, EXPORTS};
 
 macro_rules! exports {
     ($($name:ident $tag:literal $export:ident $module:ident :: $function:ident;)*) => {
@@ -46,3 +46,18 @@ macro_rules! exports {
 }
 
 vmm_emulator::for_each_symbol!(exports);
+
+macro_rules! refusals {
+    ($($name:ident $tag:literal $export:ident;)*) => {
+        $(
+            /// Whatever the arguments, they are not looked at.
+            #[allow(non_snake_case)]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $export() -> Code {
+                vmm_emulator::refuse(stringify!($name), stringify!($export))
+            }
+        )*
+    };
+}
+
+vmm_emulator::for_each_missing!(refusals);

@@ -1,7 +1,8 @@
 //! Functions by name, tag and flags; error names.
 
 use super::List;
-use crate::rig::{code, d};
+use crate::rig::{Rig, code, d};
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 use vmm_sys::*;
@@ -47,6 +48,15 @@ const FORMS: &[(&str, i32, i32)] = &[
     ("cuGetProcAddress", 11030, 12000),
 ];
 
+/// Each form of each function that the emulator knows by name alone, with its first version.
+macro_rules! rest {
+    ($($name:ident $tag:literal $export:ident;)*) => {
+        const REST: &[(&str, i32, &str)] = &[$((stringify!($name), $tag, stringify!($export)),)*];
+    };
+}
+
+vmm_emulator::for_each_missing!(rest);
+
 const CODES: &[u32] = &[
     0, 1, 2, 3, 4, 34, 46, 100, 101, 200, 201, 202, 205, 206, 208, 211, 217, 304, 400, 401, 500,
     600, 700, 704, 705, 709, 719, 800, 801, 802, 803, 900, 901, 902, 903, 904, 905, 906, 907, 908,
@@ -71,6 +81,14 @@ pub fn add(list: &mut List) {
             format!("symbol.{name} forms {one} {other}"),
             format!("whether {name} at {one} and at {other} are different functions"),
             move |r| Ok(format!("different: {}", r.differ(name, one, other))),
+        );
+    }
+    let versions: BTreeSet<i32> = REST.iter().map(|row| row.1).collect();
+    for version in versions {
+        list.add(
+            format!("symbol.rest of {version}"),
+            format!("functions and forms of {version} that are not there, or not new"),
+            move |r| Ok(unlike(r, version)),
         );
     }
     for (what, tag) in [
@@ -149,6 +167,29 @@ pub fn add(list: &mut List) {
         "cuGetErrorName of 1 to a null pointer",
         |r| Ok(code(d!(r, cuGetErrorName(CUresult(1), null_mut())))),
     );
+}
+
+/// The functions whose form of this version `cuGetProcAddress` does not find, or finds at a lower
+/// version too.
+fn unlike(r: &Rig, version: i32) -> String {
+    if version > r.driver.version() {
+        return "of a later driver".into();
+    }
+    let mut unlike = Vec::new();
+    for (name, _, export) in REST.iter().filter(|row| row.1 == version) {
+        let per_thread = export.ends_with("_ptds") || export.ends_with("_ptsz");
+        let flags = if per_thread { 2 } else { 1 };
+        let here = r.address(name, version, flags);
+        if here.is_null() {
+            unlike.push(format!("no {export}"));
+        } else if here == r.address(name, version - 10, flags) {
+            unlike.push(format!("old {export}"));
+        }
+    }
+    match unlike.is_empty() {
+        true => "none".into(),
+        false => unlike.join(", "),
+    }
 }
 
 fn read(text: *const std::ffi::c_char) -> String {
