@@ -29,7 +29,8 @@ pub struct DeviceConfig {
     pub name: String,
     /// What `cuDeviceGetUuid` answers. Processes share memory of a device by it.
     pub uuid: [u8; 16],
-    /// Bytes of memory; allocations beyond it answer `OUT_OF_MEMORY`.
+    /// Bytes of memory, a multiple of the granularity; allocations beyond it answer
+    /// `OUT_OF_MEMORY`.
     pub memory: u64,
     /// Attribute numbers with the values to answer instead of the emulator's own.
     pub attributes: Vec<(c_int, c_int)>,
@@ -129,7 +130,7 @@ impl Config {
         self
     }
 
-    /// Bytes of memory of every device.
+    /// Bytes of memory of every device, a multiple of the granularity.
     pub fn memory(mut self, bytes: u64) -> Self {
         for device in &mut self.devices {
             device.memory = bytes;
@@ -242,6 +243,15 @@ impl Config {
         let uuids: BTreeSet<_> = self.devices.iter().map(|device| device.uuid).collect();
         if uuids.len() < self.devices.len() {
             return Err("two devices have one UUID".to_owned());
+        }
+        for (ordinal, device) in self.devices.iter().enumerate() {
+            if device.memory == 0 || !device.memory.is_multiple_of(self.granularity) {
+                return Err(format!(
+                    "device {ordinal} has {} bytes of memory, not one or more times the \
+                     granularity {}",
+                    device.memory, self.granularity
+                ));
+            }
         }
         let there = 0..self.devices.len();
         match &self.peers {

@@ -4,6 +4,7 @@ use crate::code::Code;
 use crate::config::{Config, ConfiguredFailure, DeviceConfig, Fabric, Peers};
 use crate::symbols::check_function;
 use std::ffi::c_int;
+use std::str::FromStr;
 use std::time::Duration;
 
 impl Config {
@@ -14,15 +15,13 @@ impl Config {
     pub fn from_env() -> Result<Self, String> {
         let mut config = Self::new();
         refuse_unknown()?;
-        if let Some(count) = read("DEVICES", "a number", |text| text.parse().ok())? {
+        if let Some(count) = read("DEVICES", "a number", number)? {
             config = config.devices(count);
         }
         if let Some(bytes) = read("MEMORY", "a size such as 8G", size)? {
             config = config.memory(bytes);
         }
-        if let Some(version) = read("DRIVER_VERSION", "a number such as 12040", |text| {
-            text.parse().ok()
-        })? {
+        if let Some(version) = read("DRIVER_VERSION", "a number such as 12040", number)? {
             config = config.driver_version(version);
         }
         if let Some(bytes) = read("GRANULARITY", "a size such as 2M", size)? {
@@ -49,7 +48,7 @@ impl Config {
             })?;
         }
         if let Some(names) = read("NAMES", "names separated by commas", |text| {
-            list(text, |name| (!name.is_empty()).then(|| name.to_owned()))
+            list(text, name)
         })? {
             set(&mut config, "NAMES", names, |device, name| {
                 device.name = name
@@ -57,14 +56,14 @@ impl Config {
         }
         if let Some(latencies) = read(
             "LATENCY",
-            "functions of the driver such as cuMemCreate=1ms,cuMemMap=50us",
+            "functions and times such as cuMemCreate=1ms,cuMemMap=50us",
             |text| list(text, latency),
         )? {
             config.latencies = latencies;
         }
         if let Some(failures) = read(
             "FAIL",
-            "function of the driver, nth call, code, such as cuMemMap:3:2 or, with all after, cuMemMap:3+:2,",
+            "function, nth call, code, such as cuMemMap:3:2 or, with all after, cuMemMap:3+:2",
             |text| list(text, failure),
         )? {
             config.failures = failures;
@@ -102,18 +101,21 @@ fn refuse_unknown() -> Result<(), String> {
     }
 }
 
+/// A value, or which part of the text is wrong.
+type Parsed<T> = Result<T, String>;
+
 fn read<T>(
     name: &str,
     wanted: &str,
-    parse: impl FnOnce(&str) -> Option<T>,
+    parse: impl FnOnce(&str) -> Parsed<T>,
 ) -> Result<Option<T>, String> {
     let variable = format!("VMM_EMULATOR_{name}");
     match std::env::var(&variable) {
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(error) => Err(format!("{variable}: {error}")),
         Ok(text) => match parse(text.trim()) {
-            Some(value) => Ok(Some(value)),
-            None => Err(format!("{variable}={text}: {wanted} expected")),
+            Ok(value) => Ok(Some(value)),
+            Err(wrong) => Err(format!("{variable}={text}: {wrong}; {wanted} expected")),
         },
     }
 }
@@ -136,95 +138,126 @@ fn set<T>(
     Ok(())
 }
 
-fn list<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+fn list<T>(text: &str, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<Vec<T>> {
     text.split(',').map(|entry| parse(entry.trim())).collect()
 }
 
-fn size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text.strip_prefix(digits)? {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+fn number<T: FromStr>(text: &str) -> Parsed<T> {
+    parse(text, "a number")
 }
 
-fn fabric(text: &str) -> Option<Fabric> {
+fn parse<T: FromStr>(text: &str, what: &str) -> Parsed<T> {
+    text.parse().map_err(|_| is_not(text, what))
+}
+
+fn is_not(text: &str, what: &str) -> String {
+    format!("`{text}` is not {what}")
+}
+
+fn size(text: &str) -> Parsed<u64> {
+    with_unit(text)
+        .and_then(|(number, unit)| {
+            let shift = match unit {
+                "" => 0,
+                "K" => 10,
+                "M" => 20,
+                "G" => 30,
+                "T" => 40,
+                _ => return None,
+            };
+            number.checked_mul(1 << shift)
+        })
+        .ok_or_else(|| is_not(text, "bytes, nor a number of K, M, G or T"))
+}
+
+fn time(text: &str) -> Parsed<Duration> {
+    with_unit(text)
+        .and_then(|(number, unit)| match unit {
+            "us" => Some(Duration::from_micros(number)),
+            "ms" => Some(Duration::from_millis(number)),
+            "s" => Some(Duration::from_secs(number)),
+            _ => None,
+        })
+        .ok_or_else(|| is_not(text, "a number of us, ms or s"))
+}
+
+fn with_unit(text: &str) -> Option<(u64, &str)> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    Some((digits.parse().ok()?, text.strip_prefix(digits)?))
+}
+
+fn fabric(text: &str) -> Parsed<Fabric> {
     match text {
-        "available" => Some(Fabric::Available),
-        "unavailable" => Some(Fabric::Unavailable),
-        "not-permitted" => Some(Fabric::NotPermitted),
-        _ => None,
+        "available" => Ok(Fabric::Available),
+        "unavailable" => Ok(Fabric::Unavailable),
+        "not-permitted" => Ok(Fabric::NotPermitted),
+        other => Err(is_not(other, "one of them")),
     }
 }
 
-fn peers(text: &str) -> Option<Peers> {
+fn peers(text: &str) -> Parsed<Peers> {
     match text {
-        "all" => Some(Peers::All),
-        "none" => Some(Peers::None),
+        "all" => Ok(Peers::All),
+        "none" => Ok(Peers::None),
         pairs => list(pairs, |pair| {
-            let (from, to) = pair.split_once('>')?;
-            Some((from.parse().ok()?, to.parse().ok()?))
+            let (from, to) = split(pair, '>')?;
+            Ok((number(from)?, number(to)?))
         })
         .map(Peers::Pairs),
     }
 }
 
-fn attribute(text: &str) -> Option<(c_int, c_int)> {
-    let (attribute, value) = text.split_once('=')?;
-    Some((attribute.parse().ok()?, value.parse().ok()?))
+fn attribute(text: &str) -> Parsed<(c_int, c_int)> {
+    let (attribute, value) = split(text, '=')?;
+    Ok((number(attribute)?, number(value)?))
 }
 
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let hex: String = text
-        .strip_prefix("GPU-")?
-        .chars()
-        .filter(|c| *c != '-')
-        .collect();
-    let mut uuid = [0; 16];
-    if hex.len() != 32 || !hex.is_ascii() {
-        return None;
+fn uuid(text: &str) -> Parsed<[u8; 16]> {
+    let digits = text
+        .strip_prefix("GPU-")
+        .map(|digits| digits.replace('-', ""))
+        .filter(|digits| digits.len() == 32 && digits.bytes().all(|c| c.is_ascii_hexdigit()));
+    match digits.map(|digits| u128::from_str_radix(&digits, 16)) {
+        Some(Ok(uuid)) => Ok(uuid.to_be_bytes()),
+        _ => Err(is_not(text, "GPU- and 32 hexadecimal digits")),
     }
-    for (index, byte) in uuid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(hex.get(2 * index..2 * index + 2)?, 16).ok()?;
+}
+
+fn name(text: &str) -> Parsed<String> {
+    match text {
+        "" => Err("a name is empty".to_owned()),
+        name => Ok(name.to_owned()),
     }
-    Some(uuid)
 }
 
-fn latency(text: &str) -> Option<(String, Duration)> {
-    let (function, time) = text.split_once('=')?;
-    check_function(function).ok()?;
-    let digits = time.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let number = digits.parse().ok()?;
-    let latency = match time.strip_prefix(digits)? {
-        "us" => Duration::from_micros(number),
-        "ms" => Duration::from_millis(number),
-        "s" => Duration::from_secs(number),
-        _ => return None,
-    };
-    Some((function.to_owned(), latency))
+fn latency(text: &str) -> Parsed<(String, Duration)> {
+    let (function, latency) = split(text, '=')?;
+    check_function(function)?;
+    Ok((function.to_owned(), time(latency)?))
 }
 
-fn failure(text: &str) -> Option<ConfiguredFailure> {
-    let (function, rest) = text.split_once(':')?;
-    let (nth, code) = rest.split_once(':')?;
-    check_function(function).ok()?;
-    Some(ConfiguredFailure {
+fn failure(text: &str) -> Parsed<ConfiguredFailure> {
+    let (function, rest) = split(text, ':')?;
+    let (nth, code) = split(rest, ':')?;
+    check_function(function)?;
+    let first = nth.strip_suffix('+').unwrap_or(nth);
+    Ok(ConfiguredFailure {
         function: function.to_owned(),
-        nth: nth.strip_suffix('+').unwrap_or(nth).parse().ok()?,
-        once: !nth.ends_with('+'),
-        code: Code(code.parse().ok()?),
+        nth: parse(first, "the number of a call")?,
+        once: first == nth,
+        code: Code(parse(code, "a code")?),
     })
 }
 
-fn flag(text: &str) -> Option<bool> {
+fn split(text: &str, at: char) -> Parsed<(&str, &str)> {
+    text.split_once(at)
+        .ok_or_else(|| format!("`{text}` has no `{at}`"))
+}
+
+fn flag(text: &str) -> Parsed<bool> {
     match text {
-        "0" => Some(false),
-        "1" => Some(true),
-        _ => None,
+        "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(is_not(other, "one of them")),
     }
 }

@@ -36,9 +36,40 @@ const REFUSED: &[(&[(&str, &str)], &str)] = &[
     (&[("DEVICES", "2"), ("PEERS", "0>1,1>2")], "1>2"),
     (&[("FAIL", "cuMemMap:0:2")], "from 1"),
     (&[("FAIL", "cuMemMap:1:0")], "no failure"),
-    (&[("FAIL", "cuMemMap:+:2")], "VMM_EMULATOR_FAIL"),
-    (&[("FAIL", "cuMemMap:1:2:3")], "VMM_EMULATOR_FAIL"),
-    (&[("FAIL", "cuMemMop:1:2")], "VMM_EMULATOR_FAIL"),
+    (
+        &[("FAIL", "cuMemMap:+:2")],
+        "`` is not the number of a call",
+    ),
+    (&[("FAIL", "cuMemMap:1:2:3")], "`2:3` is not a code"),
+    (
+        &[("FAIL", "cuInit:1:2,cuMemMap")],
+        "VMM_EMULATOR_FAIL=cuInit:1:2,cuMemMap: `cuMemMap` has no `:`",
+    ),
+    (
+        &[("FAIL", "cuMemMop:1:2")],
+        "cuMemMop is no function of the driver",
+    ),
+    (
+        &[("FAIL", "cuMemAlloc_v2:1:2")],
+        "every form is called cuMemAlloc here",
+    ),
+    (
+        &[("LATENCY", "cuInit=1s,cuInit=2d")],
+        "`2d` is not a number of us, ms or s",
+    ),
+    (
+        &[("LATENCY", "cuMemcpyAsync_ptsz=1s")],
+        "every form is called cuMemcpyAsync here",
+    ),
+    (&[("ATTRIBUTES", "75=1,76")], "`76` has no `=`"),
+    (&[("PEERS", "0>x")], "`x` is not a number"),
+    (&[("MEMORY", "512")], "device 0 has 512 bytes of memory"),
+    (&[("MEMORY", "0")], "device 0 has 0 bytes"),
+    (&[("MEMORY", "3M")], "granularity 2097152"),
+    (
+        &[("MEMORY", "8M"), ("GRANULARITY", "16M")],
+        "granularity 16777216",
+    ),
     (
         &[("LATENCY", "cuMemsetD8Async=18446744073709551615s")],
         "longer than a day",
@@ -102,6 +133,10 @@ fn a_configuration_that_makes_no_sense_is_not_installed() {
         Config::new().devices(usize::MAX),
         twins(Config::new().devices(2)),
         Config::new().peers(Peers::Pairs(vec![(0, 1)])),
+        Config::new().memory((8 << 20) + 1),
+        Config::new()
+            .devices(2)
+            .device(1, |second| second.memory = 0),
         Config::new().fail_nth("cuMemMap", 0, Code::UNKNOWN),
         Config::new().fail_from("cuMemMap", 1, Code::SUCCESS),
         Config::new().fail_from("cuMemMop", 1, Code::UNKNOWN),
@@ -120,7 +155,12 @@ fn a_configuration_that_makes_no_sense_is_not_installed() {
 fn a_failure_that_makes_no_sense_is_not_taken() {
     let emulator = vmm_emulator::Emulator::current();
     let unknown = Code::UNKNOWN;
-    let asked: [(&str, &dyn Fn()); 8] = [
+    let asked: [(&str, &dyn Fn()); 9] = [
+        ("every form is called cuMemcpy2D here", &|| {
+            emulator
+                .fail_nth(Calls::Of("cuMemcpy2D_v2"), 1, unknown)
+                .keep();
+        }),
         ("calls are counted from 1", &|| {
             emulator.fail_nth(Calls::AnyHere, 0, unknown).keep();
         }),
