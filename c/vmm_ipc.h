@@ -217,7 +217,7 @@ static int vmm_take(int sock, const uint8_t *offer, struct vmm_buffer *buffer)
     int failed = VMM_CUDA(cuCtxGetDevice(&device)) || VMM_CUDA(VMM_UUID(&uuid, device)) ||
                  VMM_CUDA(cuCtxGetCurrent(&buffer->context));
     if (!failed && memcmp(&uuid, offer + 40, 16))
-        failed = vmm_fail("the buffer lies on another device than the current", device);
+        failed = vmm_fail("the buffer lies on another device than the importer's current one", device);
     failed = failed || VMM_CUDA(cuMemAddressReserve(&buffer->address, buffer->capacity, 0, 0, 0));
     for (uint32_t first = 0; first < buffer->count;) {
         int fds[VMM_MOST_FDS], count;

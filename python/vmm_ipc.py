@@ -39,7 +39,7 @@ class RefusedError(Exception):
     """The importer, here or there, did not take the buffer; `reason` is the number of the cause."""
 
     def __init__(self, reason, text):
-        super().__init__(f"refused (reason {reason}): {text}")
+        super().__init__(f"the importer refused (reason {reason}): {text}")
         self.reason, self.text = reason, text
 
 
@@ -637,7 +637,7 @@ def receive(channel, writable=True):
     def start():
         device = Device.by_uuid(offer.device)
         if device is None:
-            raise RefusedError(NOT_VISIBLE, f"device {offer.device.hex()} is not visible here")
+            raise RefusedError(NOT_VISIBLE, f"the importer does not see device {offer.device.hex()}")
         buffer = Buffer(device, offer.capacity, offer.granularity, writable)
         buffer.id, buffer.generation = offer.id, offer.generation
         return buffer
@@ -657,7 +657,7 @@ def receive_update(channel, buffer):
         ours = (buffer.id, buffer.generation + 1, len(buffer.sizes), sum(buffer.sizes))
         theirs = (update.id, update.generation, update.first, update.before)
         if ours != theirs:
-            raise RefusedError(OUT_OF_ORDER, "not the update that comes next")
+            raise RefusedError(OUT_OF_ORDER, "not the update that the importer needs next")
         if update.granularity != buffer.granularity or update.length < buffer.length:
             raise RefusedError(MISMATCH, "an update of another buffer")
         return buffer
@@ -685,7 +685,7 @@ def _answer(channel, offer, first, start):
     try:
         try:
             if offer.handle_type != POSIX_FD:
-                raise RefusedError(OTHER, "this importer takes file descriptors only")
+                raise RefusedError(OTHER, "the importer takes file descriptors only")
             buffer = start()
         except Exception as error:
             failed = error

@@ -130,7 +130,27 @@ impl Error {
     }
 
     pub(crate) fn refused(attempt: impl Into<Cow<'static, str>>, refusal: Refusal) -> Self {
-        Self::from_parts(ErrorKind::Refused, attempt.into(), Cause::Refused(refusal))
+        let advice = match refusal.reason {
+            Reason::NoDevice => Some(
+                "the importer's process has to see the same GPU: see its CUDA_VISIBLE_DEVICES and \
+                 its container",
+            ),
+            Reason::Limit => Some("share less, or raise the importer's `Limits`"),
+            Reason::TooLong => Some(
+                "share fewer and larger chunks, or raise the importer's `Channel::set_limits`, and \
+                 open another channel",
+            ),
+            Reason::Resources => {
+                Some("try again once the importer has memory, addresses and open files to spare")
+            }
+            Reason::OutOfOrder => Some("send the whole buffer, by `Export::send`"),
+            Reason::Other | Reason::Invalid => None,
+        };
+        let error = Self::from_parts(ErrorKind::Refused, attempt.into(), Cause::Refused(refusal));
+        match advice {
+            Some(advice) => error.advise(advice),
+            None => error,
+        }
     }
 
     pub(crate) fn memory(attempt: impl Into<Cow<'static, str>>, error: vmm::Error) -> Self {
@@ -241,7 +261,8 @@ impl Error {
         }
     }
 
-    /// What to tell the peer that offered something.
+    /// What to tell the peer that offered something: what happened, and not what to do about it here.
+    /// [`Error::refused`] says what can be done there.
     pub(crate) fn to_refusal(&self) -> Refusal {
         let reason = match self.0.kind {
             ErrorKind::NoDevice => Reason::NoDevice,
@@ -252,33 +273,63 @@ impl Error {
             ErrorKind::Memory if self.is_retryable() => Reason::Resources,
             _ => Reason::Other,
         };
-        Refusal::new(reason, &self.to_string())
+        let attempt = &self.0.attempt;
+        Refusal::new(reason, &format!("{attempt}: {}", self.0.cause.told()))
+    }
+}
+
+impl Cause {
+    /// For the peer.
+    fn told(&self) -> String {
+        let text = self.to_string();
+        let Cause::Memory(error) = self else {
+            return text;
+        };
+        match error.kind() {
+            vmm::ErrorKind::NoDevice => {
+                "the importer's process does not see the device that it is on".to_owned()
+            }
+            // What these have in place of advice is what happened.
+            vmm::ErrorKind::NotAHandle
+            | vmm::ErrorKind::InvalidArgument
+            | vmm::ErrorKind::NotPermitted
+            | vmm::ErrorKind::ContextBroken => text,
+            _ => {
+                let advice = error.advice().map(|advice| format!("; {advice}"));
+                let end = advice.and_then(|advice| text.strip_suffix(&advice).map(str::len));
+                text.get(..end.unwrap_or(text.len()))
+                    .unwrap_or_default()
+                    .to_owned()
+            }
+        }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.0.attempt)?;
-        match &self.0.cause {
-            Cause::Words(words) => f.write_str(words)?,
-            Cause::Os(errno) => write!(f, "{errno}")?,
-            Cause::Wire(error) => write!(f, "{error}")?,
-            Cause::Refused(refusal) => {
-                f.write_str("the importer refused: ")?;
-                // The peer's words go to people's terminals and logs, and may have been made for that.
-                refusal
-                    .text
-                    .chars()
-                    .try_for_each(|c| match c.is_control() {
-                        true => write!(f, "{}", c.escape_default()),
-                        false => f.write_char(c),
-                    })?;
-            }
-            Cause::Memory(error) => write!(f, "{error}")?,
-        }
+        write!(f, "{}: {}", self.0.attempt, self.0.cause)?;
         match &self.0.advice {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Words(words) => f.write_str(words),
+            Cause::Os(errno) => write!(f, "{errno}"),
+            Cause::Wire(error) => write!(f, "{error}"),
+            Cause::Refused(refusal) => {
+                f.write_str("the importer refused: ")?;
+                // The peer's words go to people's terminals and logs, and may have been made for that.
+                refusal.text.chars().try_for_each(|c| match c.is_control() {
+                    true => write!(f, "{}", c.escape_default()),
+                    false => f.write_char(c),
+                })
+            }
+            Cause::Memory(error) => write!(f, "{error}"),
         }
     }
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use vmm::{Allocator, HandleTypes, Location};
 use vmm_ipc::wire::{Descriptor, Message, Reason, Refusal};
-use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, Limits, decline_offer, decline_update};
+use vmm_ipc::{
+    Channel, ErrorKind, Export, Exporter, ImportOptions, Limits, decline_offer, decline_update,
+};
 
 use super::{allocator, expect_filled, filled};
 use crate::{Case, Context, Failure, cases};
@@ -15,6 +17,7 @@ pub const CASES: &[Case] = cases![
     an_importer_that_loses_patience_tells_the_exporter_at_once,
     a_farewell_is_an_answer_of_its_own_and_the_channel_goes_on,
     an_offer_and_an_update_can_be_declined_and_the_channel_goes_on,
+    a_refusal_says_what_happened_there_and_what_to_do_here,
     what_comes_out_of_place_breaks_the_channel_for_both,
     a_callback_that_panics_breaks_the_channel_for_both,
     memory_that_lies_elsewhere_than_stated_is_refused,
@@ -161,6 +164,67 @@ fn an_offer_and_an_update_can_be_declined_and_the_channel_goes_on(
         Ok(())
     };
     context.leaves_nothing(work)
+}
+
+fn a_refusal_says_what_happened_there_and_what_to_do_here(
+    context: &Context,
+) -> Result<(), Failure> {
+    let allocator = allocator(context)?;
+    let granule = allocator.granularity();
+    let buffer = filled(&allocator, 2, 1)?;
+    let mut export = Exporter::new(&context.device()?)?.export(&buffer)?;
+    let (mut bytes, fds) = export.to_parts()?;
+    let mut first = ImportOptions::read_only().import_parts(context.driver()?, &bytes, fds)?;
+    let grown = buffer.grow(3 * granule)?;
+    export.grow(&grown)?;
+    export.grow(&grown.grow(4 * granule)?)?;
+    let (_, fds) = export.to_parts()?;
+    bytes[40..56].fill(0xab);
+    let hidden = Export::from_parts(&bytes, fds.into_iter().take(2).collect())?;
+
+    let (mut ours, mut theirs) = Channel::pair()?;
+    let mut check = |export: &Export,
+                     import: &mut (dyn FnMut(&mut Channel) -> vmm_ipc::Result<()> + Send),
+                     reason: Reason,
+                     advice: &str| {
+        let (there, here) = std::thread::scope(|scope| {
+            let importer = scope.spawn(|| import(&mut theirs).unwrap_err());
+            let there = match reason {
+                // The first update is skipped.
+                Reason::OutOfOrder => export.send_updates(&mut ours, 1).map(drop),
+                _ => export.send(&mut ours),
+            };
+            (there.unwrap_err(), importer.join().unwrap())
+        });
+        let refusal = there.refusal().unwrap();
+        assert_eq!(refusal.reason, reason, "{there}");
+        assert!(there.to_string().contains(&refusal.text), "{there}");
+        assert!(there.to_string().ends_with(advice), "{there}");
+        for words in ["here", "this side", "this process", "; ", "ask"] {
+            assert!(!refusal.text.contains(words), "{words}: {}", refusal.text);
+        }
+        // Its own reader hears what there is to do.
+        assert!(here.to_string().contains("; "), "{here}");
+        println!("{there}");
+    };
+    let driver = context.driver()?;
+    let receive = |limits: Limits| {
+        move |channel: &mut Channel| {
+            let options = ImportOptions::read_only().limits(limits);
+            options.receive(driver, channel).map(drop)
+        }
+    };
+    let limits = Limits::new();
+    for limits in [limits.bytes(1), limits.chunks(1), limits.capacity(1)] {
+        let advice = "share less, or raise the importer's `Limits`";
+        check(&export, &mut receive(limits), Reason::Limit, advice);
+    }
+    let advice = "see its CUDA_VISIBLE_DEVICES and its container";
+    check(&hidden, &mut receive(limits), Reason::NoDevice, advice);
+    let mut update = |channel: &mut Channel| first.receive_update(channel);
+    let advice = "send the whole buffer, by `Export::send`";
+    check(&export, &mut update, Reason::OutOfOrder, advice);
+    Ok(())
 }
 
 fn what_comes_out_of_place_breaks_the_channel_for_both(context: &Context) -> Result<(), Failure> {

@@ -117,7 +117,10 @@ fn an_importer_near_the_limit_refuses_and_the_channel_goes_on(
             assert!(error.to_string().contains("takes 60 file"), "{error}");
             let error = exporting.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-            assert_eq!(error.refusal().unwrap().reason, Reason::Resources);
+            let refusal = error.refusal().unwrap();
+            assert_eq!(refusal.reason, Reason::Resources);
+            assert!(refusal.text.ends_with("are left"), "{error}");
+            assert!(error.to_string().ends_with("to spare"), "{error}");
             assert!(error.is_retryable());
         });
         assert!(!ours.is_broken() && !theirs.is_broken());

@@ -315,6 +315,8 @@ fn an_importer_that_fails_tells_the_exporter_and_the_channel_goes_on(
         assert!(there.is_retryable(), "{there:?}");
         let refusal = there.refusal().unwrap();
         assert!(refusal.text.contains(function), "{}", refusal.text);
+        // What to do about it there is no matter of the exporter's.
+        assert!(!refusal.text.contains("; "), "{}", refusal.text);
         context.assert_as(&before)?;
         let (shared, imported) = exchange(context, &mut channels, share)?;
         expect_filled(imported?.buffer(), 3, 1)?;

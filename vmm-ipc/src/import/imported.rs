@@ -202,9 +202,8 @@ impl Imported {
             ));
         }
         if update.generation() != have + 1 {
-            return wrong(format!(
-                "generation {have} is mapped, so updates in between were missed: ask for a new offer"
-            ));
+            let reason = format!("generation {have} is mapped, so updates in between were missed");
+            return wrong(reason).map_err(|error| error.advise("ask the exporter for a new offer"));
         }
         let had = self.descriptor.sizes().len();
         let follows = update.first_chunk() as usize == had

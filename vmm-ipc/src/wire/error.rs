@@ -143,10 +143,7 @@ impl fmt::Display for WireError {
                 )
             }
             WireError::Limit { what, found, limit } => {
-                write!(
-                    f,
-                    "it has {found} {what} and at most {limit} are taken here"
-                )
+                write!(f, "it has {found} {what} and at most {limit} are taken")
             }
             WireError::Text => f.write_str("its text is not UTF-8"),
             WireError::Unexpected { found, expected } => {
