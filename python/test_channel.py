@@ -28,6 +28,12 @@ class Known:
     id, retired = bytes(16), False
 
 
+class Unmapped:
+    """Stands in for a buffer that is shared: without a driver it has no handles."""
+
+    _handles = ()
+
+
 def frame(kind, *values):
     (packet,) = vmm_ipc.encode_frames(kind, vmm_ipc.encode_message(kind, *values))
     return packet
@@ -82,6 +88,18 @@ class Channels(unittest.TestCase):
         self.assertEqual(there.recv(2000)[0], vmm_ipc.REFUSED)
         channel.close()
         there.close()
+
+    def test_a_refusal_ends_the_connection_only_where_the_importer_is_gone(self):
+        offer = vmm_ipc.Descriptor(bytes(16), 0, bytes(16), 1, 1, 1, [1])
+        for reason in range(vmm_ipc.TOO_LONG + 1):
+            channel, there = raw_pair()
+            there.send(frame(vmm_ipc.REFUSED, offer.id, offer.generation, reason, "no room"))
+            with self.assertRaisesRegex(vmm_ipc.RefusedError, "the importer refused.*no room"):
+                vmm_ipc._offer(channel, vmm_ipc.OFFER, offer, Unmapped(), 0)
+            closed = channel._socket.fileno() == -1
+            self.assertEqual(closed, reason == vmm_ipc.TOO_LONG, reason)
+            channel.close()
+            there.close()
 
     def test_the_end_of_another_buffer_may_be_told_before_that_of_this_one(self):
         channel, there = raw_pair()

@@ -821,10 +821,15 @@ def _create(device, sizes):
 
 
 def _offer(channel, kind, offer, buffer, first):
-    """After an error of the driver's, or a refusal, both sides are in step; any other ends it."""
+    """After an error of the driver's, or a refusal, both sides are in step; any other ends it, and so
+    does a refusal for a message that was too long, whose sender is gone."""
     try:
         _exchange(channel, kind, offer, buffer, first)
-    except (CudaError, RefusedError):
+    except CudaError:
+        raise
+    except RefusedError as error:
+        if error.reason == TOO_LONG:
+            channel.close()
         raise
     except BaseException:
         channel.close()
