@@ -1,6 +1,6 @@
 //! `cargo xtask emulator` and `emulator-vs-gpu`: the shared object, and how true it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,7 @@ cargo xtask emulator-vs-gpu FILE
 
 Asks the emulator what a GPU was asked in FILE, which `record --driver cuda` wrote, and prints the
 cases that it answers otherwise. Fails where tests/recording/deviations.tsv does not explain one.
+Prints also what the GPU was not asked, but for what FILE names as not recorded.
 ";
 
 /// Builds the emulator as `libcuda.so.1`; the last line names its directory. With `--check`,
@@ -286,7 +287,7 @@ pub fn compare(mut parser: Parser) -> Result {
     )
     .run()?;
     let emulated = read(&out)?;
-    let (mut differ, mut explained) = (0, 0);
+    let (mut differ, mut explained, mut new) = (0, 0, 0);
     for (case, answer) in &recorded {
         let here = emulated.get(case).map_or("not answered", String::as_str);
         if here == answer {
@@ -300,8 +301,17 @@ pub fn compare(mut parser: Parser) -> Result {
             println!("{case}\n  recorded: {answer}\n  emulator: {here}");
         }
     }
+    // What was not recorded for a reason is named there; the others were never asked.
+    let passed_over = not_recorded(&file)?;
+    for (case, here) in &emulated {
+        if !recorded.contains_key(case) && !passed_over.contains(case) {
+            new += 1;
+            println!("{case}\n  not in the recording\n  emulator: {here}");
+        }
+    }
     println!(
-        "{} cases, {differ} differ, {explained} differ as listed in {DEVIATIONS}",
+        "{} cases, {differ} differ, {explained} differ as listed in {DEVIATIONS}, \
+         {new} more are not in the recording",
         recorded.len()
     );
     if differ > 0 {
@@ -309,6 +319,16 @@ pub fn compare(mut parser: Parser) -> Result {
     } else {
         Ok(())
     }
+}
+
+/// The cases that the recording names as not recorded.
+fn not_recorded(path: &Path) -> Result<BTreeSet<String>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# not recorded: ")?.split_once(": "))
+        .map(|(case, _)| case.to_owned())
+        .collect())
 }
 
 /// First and last column of a table with a head.
