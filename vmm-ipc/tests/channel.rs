@@ -314,6 +314,38 @@ fn a_listener_at_a_path_of_the_callers_leaves_alone_what_it_did_not_make() {
 }
 
 #[test]
+fn who_may_not_reach_the_socket_is_told_what_it_takes() {
+    let listener = Listener::new().unwrap();
+    let path = listener.path().to_owned();
+    let closed = std::fs::Permissions::from_mode(0);
+    std::fs::set_permissions(&path, closed).unwrap();
+    let folder = path.parent().unwrap().to_owned();
+    let closed = std::fs::Permissions::from_mode(0o500);
+    std::fs::set_permissions(&folder, closed).unwrap();
+    let attempts = move || {
+        // Permissions do not bind root, who can be another user instead.
+        if rustix::process::geteuid().is_root() {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        let connected = Channel::connect(&path).unwrap_err();
+        (
+            connected,
+            Listener::bind(folder.join("mine"), PeerPolicy::SameUser).unwrap_err(),
+        )
+    };
+    let (connected, bound) = std::thread::spawn(attempts).join().unwrap();
+    for (error, advice) in [(connected, "chown"), (bound, "writable")] {
+        assert_eq!(error.kind(), ErrorKind::System, "{error}");
+        assert!(error.to_string().contains("Permission denied"), "{error}");
+        assert!(error.to_string().contains(advice), "{error}");
+    }
+    // So that the folder can be removed.
+    let open = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(listener.path().parent().unwrap(), open).unwrap();
+}
+
+#[test]
 fn a_stranger_is_refused_and_the_next_is_served() {
     let mut listener = Listener::new().unwrap();
     let path = listener.path().to_owned();

@@ -9,7 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::{Channel, Deadline, PeerPolicy, address_of};
+use super::connect::address_of;
+use super::{Channel, Deadline, PeerPolicy};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A listening socket at a path in the file system.
@@ -96,6 +97,7 @@ impl Listener {
                      behind: in that case remove the file",
                 ),
                 Errno::NOENT => error.advise("create the folder first"),
+                Errno::ACCESS => error.advise("the folder has to be writable for this user"),
                 _ => error,
             }
         })?;
