@@ -75,7 +75,7 @@ fn a_listener_at_a_path_of_the_callers_leaves_alone_what_it_did_not_make() {
 fn who_may_not_reach_the_socket_is_told_what_it_takes() {
     let listener = Listener::new().unwrap();
     let path = listener.path().to_owned();
-    let closed = std::fs::Permissions::from_mode(0);
+    let closed = std::fs::Permissions::from_mode(0o000);
     std::fs::set_permissions(&path, closed).unwrap();
     let folder = path.parent().unwrap().to_owned();
     let closed = std::fs::Permissions::from_mode(0o500);
