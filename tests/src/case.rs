@@ -13,6 +13,7 @@ pub struct Case {
     pub(crate) run: fn(&Context) -> Result<(), Failure>,
     pub(crate) emulator_only: bool,
     pub(crate) devices: usize,
+    pub(crate) as_root: bool,
     pub(crate) misuses: bool,
     pub(crate) timeout: Duration,
 }
@@ -26,6 +27,7 @@ impl Case {
             run,
             emulator_only: false,
             devices: 1,
+            as_root: false,
             misuses: false,
             timeout: Duration::from_secs(60),
         }
@@ -43,6 +45,19 @@ impl Case {
     pub const fn devices(mut self, devices: usize) -> Case {
         self.devices = devices;
         self
+    }
+
+    /// The case becomes another user for a while, as only root can. Others do not have it listed, and
+    /// the runner says how many they have not.
+    pub const fn as_root(mut self) -> Case {
+        self.as_root = true;
+        self
+    }
+
+    /// Whether it is listed for this machine and this user.
+    pub(crate) fn is_listed(&self, on_hardware: bool, devices: usize, root: bool) -> bool {
+        let by_driver = !on_hardware || !self.emulator_only && self.devices <= devices;
+        by_driver && (root || !self.as_root)
     }
 
     /// The case does on purpose what the emulator counts as misuse of the driver. Any other case
@@ -120,5 +135,30 @@ impl fmt::Display for Failure {
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_listed_where_it_can_run() {
+        let case = Case::new("crate::case", |_| Ok(()));
+        let everywhere = [false, true].map(|hardware| case.is_listed(hardware, 1, false));
+        assert_eq!(everywhere, [true, true]);
+        let only = |case: Case| {
+            [
+                (false, 1, false),
+                (true, 1, false),
+                (true, 2, false),
+                (true, 2, true),
+            ]
+            .map(|(hardware, devices, root)| case.is_listed(hardware, devices, root))
+        };
+        assert_eq!(only(case.emulator_only()), [true, false, false, false]);
+        assert_eq!(only(case.devices(2)), [true, false, true, true]);
+        assert_eq!(only(case.as_root()), [false, false, false, true]);
+        assert_eq!(only(case.as_root().devices(3)), [false; 4]);
     }
 }

@@ -148,17 +148,23 @@ fn supervise(program: String, arguments: Vec<String>) -> Result<ExitCode, String
         // Free memory is counted for the whole device: two cases at once would disturb each other.
         arguments.test_threads = Some(1);
     }
+    let root = rustix::process::geteuid().is_root();
     let (listed, left_out): (Vec<Case>, Vec<Case>) = cases()
         .into_iter()
-        .partition(|case| !on_hardware || !case.emulator_only && case.devices <= devices);
+        .partition(|case| case.is_listed(on_hardware, devices, root));
     if !arguments.list {
         println!("{description}");
+        let for_root = left_out.iter().filter(|case| case.as_root).count();
         let for_emulator = left_out.iter().filter(|case| case.emulator_only).count();
         if on_hardware {
+            let (left, others) = (left_out.len(), for_emulator + for_root);
             println!(
                 "not listed: {for_emulator} cases that only the emulator can run, {} for more devices",
-                left_out.len() - for_emulator
+                left.saturating_sub(others)
             );
+        }
+        if !root {
+            println!("not listed: {for_root} cases that only root can run");
         }
     }
     let trials = listed
