@@ -98,6 +98,17 @@ impl Contexts {
         Some(id)
     }
 
+    /// The context of a device that lives.
+    pub fn primary_id(&mut self, device: usize) -> Option<u64> {
+        self.primary(device).map(|(id, _)| id)
+    }
+
+    /// The context that dies with the next release.
+    pub fn primary_with_one_reference(&mut self, device: usize) -> Option<u64> {
+        let (id, context) = self.primary(device)?;
+        (context.references == 1).then_some(id)
+    }
+
     pub fn primary_state(&mut self, device: usize) -> (c_uint, bool) {
         let set = self.primary_flags.get(&device).copied().unwrap_or(0);
         self.primary(device)
@@ -112,14 +123,18 @@ impl Contexts {
     }
 
     pub fn destroy(&mut self, id: u64) -> Result {
+        self.check_created(id)?;
+        self.all.remove(&id);
+        if top() == Some(id) {
+            pop();
+        }
+        Ok(())
+    }
+
+    /// Whether it is one that can be destroyed.
+    pub fn check_created(&self, id: u64) -> Result {
         match self.all.get(&id) {
-            Some(context) if !context.primary => {
-                self.all.remove(&id);
-                if top() == Some(id) {
-                    pop();
-                }
-                Ok(())
-            }
+            Some(context) if !context.primary => Ok(()),
             _ => Err(Code::INVALID_CONTEXT),
         }
     }

@@ -19,6 +19,9 @@ api! {
 
     fn cuDevicePrimaryCtxRelease as "cuDevicePrimaryCtxRelease"(device: Device) |mut core| {
         let index = index_of(&core, device)?;
+        if let Some(last) = core.contexts.primary_with_one_reference(index) {
+            core = core.finish(last);
+        }
         if let Some(gone) = core.contexts.release_primary(index)? {
             core.drop_context(gone);
         }
@@ -27,6 +30,9 @@ api! {
 
     fn cuDevicePrimaryCtxReset as "cuDevicePrimaryCtxReset"(device: Device) |mut core| {
         let index = index_of(&core, device)?;
+        if let Some(primary) = core.contexts.primary_id(index) {
+            core = core.finish(primary);
+        }
         if let Some(gone) = core.contexts.reset_primary(index) {
             core.drop_context(gone);
         }
@@ -68,6 +74,8 @@ api! {
     }
 
     fn cuCtxDestroy as "cuCtxDestroy"(context: u64) |mut core| {
+        core.contexts.check_created(context)?;
+        core = core.finish(context);
         core.contexts.destroy(context)?;
         core.drop_context(context);
         Ok(())
@@ -168,6 +176,12 @@ api! {
 }
 
 impl Locked {
+    /// Waits for what a context was given, which may be using what goes with it.
+    fn finish(self, context: u64) -> Self {
+        let steps = self.streams.left_in(context);
+        self.wait_for(&steps)
+    }
+
     fn drop_context(&mut self, context: u64) {
         self.drop_streams(context);
         self.drop_memory(context);
@@ -192,8 +206,7 @@ fn create(core: &mut Core, context: Out<u64>, flags: c_uint, device: Device) -> 
 fn synchronize(mut core: Locked, context: u64) -> Result {
     core.usable(context)?;
     core.no_capture_in(context)?;
-    let steps = core.streams.left_in(context);
-    core = core.wait_for(&steps);
+    core = core.finish(context);
     core.usable(context)
 }
 
