@@ -1,6 +1,8 @@
 //! Every function by name and version, and which of them an older driver has.
 
-use crate::api::{context, copy, device, entry, event, host, missing, pointer, stream, vmm};
+use crate::api::{
+    context, copy, device, entry, event, linear, missing, pinned, pointer, stream, vmm,
+};
 use crate::api::{
     copy::per_thread as copy_per_thread, event::per_thread as event_per_thread,
     stream::per_thread as stream_per_thread,
@@ -69,12 +71,12 @@ macro_rules! for_each_symbol {
             cuLaunchHostFunc 10000 cuLaunchHostFunc stream::cuLaunchHostFunc;
             cuMemAddressFree 10020 cuMemAddressFree vmm::cuMemAddressFree;
             cuMemAddressReserve 10020 cuMemAddressReserve vmm::cuMemAddressReserve;
-            cuMemAlloc 3020 cuMemAlloc_v2 host::cuMemAlloc;
-            cuMemAllocHost 3020 cuMemAllocHost_v2 host::cuMemAllocHost;
+            cuMemAlloc 3020 cuMemAlloc_v2 linear::cuMemAlloc;
+            cuMemAllocHost 3020 cuMemAllocHost_v2 pinned::cuMemAllocHost;
             cuMemCreate 10020 cuMemCreate vmm::cuMemCreate;
             cuMemExportToShareableHandle 10020 cuMemExportToShareableHandle vmm::cuMemExportToShareableHandle;
-            cuMemFree 3020 cuMemFree_v2 host::cuMemFree;
-            cuMemFreeHost 2000 cuMemFreeHost host::cuMemFreeHost;
+            cuMemFree 3020 cuMemFree_v2 linear::cuMemFree;
+            cuMemFreeHost 2000 cuMemFreeHost pinned::cuMemFreeHost;
             cuMemGetAccess 10020 cuMemGetAccess vmm::cuMemGetAccess;
             cuMemGetAddressRange 3020 cuMemGetAddressRange_v2 pointer::cuMemGetAddressRange;
             cuMemGetAllocationGranularity 10020 cuMemGetAllocationGranularity vmm::cuMemGetAllocationGranularity;
@@ -82,9 +84,9 @@ macro_rules! for_each_symbol {
             cuMemGetHandleForAddressRange 11070 cuMemGetHandleForAddressRange vmm::cuMemGetHandleForAddressRange;
             cuMemGetInfo 2000 cuMemGetInfo copy::cuMemGetInfo_v1;
             cuMemGetInfo 3020 cuMemGetInfo_v2 copy::cuMemGetInfo;
-            cuMemHostAlloc 2020 cuMemHostAlloc host::cuMemHostAlloc;
-            cuMemHostRegister 6050 cuMemHostRegister_v2 host::cuMemHostRegister;
-            cuMemHostUnregister 4000 cuMemHostUnregister host::cuMemHostUnregister;
+            cuMemHostAlloc 2020 cuMemHostAlloc pinned::cuMemHostAlloc;
+            cuMemHostRegister 6050 cuMemHostRegister_v2 pinned::cuMemHostRegister;
+            cuMemHostUnregister 4000 cuMemHostUnregister pinned::cuMemHostUnregister;
             cuMemImportFromShareableHandle 10020 cuMemImportFromShareableHandle vmm::cuMemImportFromShareableHandle;
             cuMemMap 10020 cuMemMap vmm::cuMemMap;
             cuMemRelease 10020 cuMemRelease vmm::cuMemRelease;

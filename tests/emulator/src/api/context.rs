@@ -184,7 +184,8 @@ impl Locked {
 
     fn drop_context(&mut self, context: u64) {
         self.drop_streams(context);
-        self.drop_memory(context);
+        self.drop_linear(context);
+        self.drop_pinned(context);
         self.enabled_peers.retain(|entry| entry.0 != context);
     }
 }

@@ -52,12 +52,6 @@ fn width(attribute: c_int) -> Option<usize> {
 }
 
 impl Core {
-    /// The page-locked memory that holds the address, with its start.
-    pub(super) fn pinned_at(&self, address: u64) -> Option<(u64, Pinned)> {
-        let (&start, &memory) = self.pinned.range(..=address).next_back()?;
-        (address - start < memory.size).then_some((start, memory))
-    }
-
     fn range_of(&self, address: DevicePtr) -> Option<(u64, u64)> {
         let pinned = self
             .pinned_at(address)
