@@ -350,6 +350,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn too_few_open_files_are_told_from_each_other_and_from_the_rest() {
+        for (errno, kind, advice) in [
+            (Errno::MFILE, ErrorKind::FdLimit, "ulimit -n"),
+            (Errno::NFILE, ErrorKind::FdLimit, "fs.file-max"),
+            (Errno::TOOMANYREFS, ErrorKind::InFlight, "catch up"),
+        ] {
+            let error = Error::os("duplicating", errno);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.is_retryable(), "{error}");
+            assert!(error.to_string().contains(advice), "{error}");
+            // The importer may have room again.
+            if kind == ErrorKind::FdLimit {
+                assert_eq!(error.to_refusal().reason, Reason::Resources, "{error}");
+            }
+        }
+        let other = Error::os("duplicating", Errno::BADF);
+        assert_eq!(other.kind(), ErrorKind::System);
+        assert!(!other.is_retryable());
+    }
+
+    #[test]
     fn a_refusal_cannot_write_control_characters_to_a_terminal() {
         let refusal = Refusal::new(Reason::Other, "no \u{1b}[2J\nroom für Größe");
         let text = Error::refused("sharing", refusal).to_string();

@@ -1,10 +1,12 @@
-//! What a descriptor that came from a peer can be, before the driver is asked.
+//! Descriptors that came from a peer, before the driver is asked: how many there have to be, and what
+//! they can be.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::wire::HandleKind;
 
 /// What the emulator calls the memory files that stand for its handles.
 const EMULATOR_FILE: &str = "/memfd:vmm-emulator";
@@ -44,4 +46,25 @@ pub(crate) fn check(fd: impl AsFd, emulator: bool, attempt: impl Fn() -> String)
 fn is_emulator_file(number: i32) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
     link.is_ok_and(|target| target.to_string_lossy().starts_with(EMULATOR_FILE))
+}
+
+/// How many file descriptors so many chunks come with.
+pub(crate) fn fds_of(kind: HandleKind, chunks: usize) -> usize {
+    match kind {
+        HandleKind::PosixFd => chunks,
+        HandleKind::Fabric => 0,
+    }
+}
+
+/// Refuse another number of file descriptors than there is to be.
+pub(crate) fn check_count(attempt: &'static str, found: usize, expected: usize) -> Result<()> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(wrong_count(attempt, found, expected)),
+    }
+}
+
+pub(crate) fn wrong_count(attempt: &'static str, found: usize, expected: usize) -> Error {
+    let reason = format!("{found} file descriptors came, and {expected} belong here");
+    Error::new(ErrorKind::Protocol, attempt, reason)
 }

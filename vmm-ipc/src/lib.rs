@@ -102,8 +102,8 @@ pub use crate::channel::{
     Channel, DEFAULT_TIMEOUT, Listener, PeerCredentials, PeerPolicy, Received,
 };
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::export::{Export, Exporter, Progress};
+pub use crate::export::{Export, Exporter};
 pub use crate::import::{
-    Capacity, ImportOptions, Imported, Importer, decline_offer, decline_update,
+    Capacity, ImportOptions, Imported, Importer, Progress, decline_offer, decline_update,
 };
 pub use crate::limits::Limits;

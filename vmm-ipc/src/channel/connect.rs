@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 const RETRY: Duration = Duration::from_millis(2);
 
 impl Channel {
-    /// Connect to the [`Listener`] at `path`, as the same user. Waits for a busy one for
+    /// Connect to the [`Listener`](crate::Listener) at `path`, as the same user. Waits for a busy one for
     /// [`DEFAULT_TIMEOUT`] at most.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl Channel {
         Self::connect_with(path, PeerPolicy::SameUser)
     }
 
-    /// Connect to the [`Listener`] at `path`, if the process there is who it should be.
+    /// Connect to the [`Listener`](crate::Listener) at `path`, if the process there is who it should be.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! The exporting side: what is shared, and the file descriptors that stand for it.
 
+mod exchange;
 mod exporter;
 mod growth;
 
@@ -7,15 +8,16 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use vmm::{Allocation, AllocationId, Buffer};
+use vmm::{Allocation, AllocationId};
 
 use self::exporter::Anchor;
 pub use self::exporter::Exporter;
 pub(crate) use self::growth::since;
-use crate::channel::{Channel, Deadline, unexpected};
-use crate::error::{Error, ErrorKind, Result};
+use crate::channel::Channel;
+use crate::error::{Error, Result};
 use crate::fd_limit;
-use crate::wire::{Descriptor, HandleKind, Message, Reason, Update, WireError};
+use crate::handle;
+use crate::wire::{Descriptor, HandleKind, Message, Update};
 
 /// File descriptors sent with one message while a buffer is first shared: enough to make the sends
 /// few, and few enough that the importer maps some while the exporter exports the next.
@@ -34,22 +36,6 @@ pub struct Export {
     /// The memory of each chunk, by which a grown buffer is recognised. `None` for a relay.
     memory: Option<Vec<AllocationId>>,
     anchor: Option<Arc<Anchor>>,
-}
-
-/// How far a transfer has come: given to a progress callback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Chunks that are through.
-    pub done: usize,
-    /// Chunks in all.
-    pub total: usize,
-}
-
-impl Progress {
-    pub(crate) fn new(done: usize, total: usize) -> Self {
-        Progress { done, total }
-    }
 }
 
 impl Export {
@@ -86,7 +72,7 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FdLimit`].
+    /// [`ErrorKind::FdLimit`](crate::ErrorKind::FdLimit).
     pub fn to_parts(&self) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let attempt = || "duplicating the handles of a buffer".to_owned();
         Ok((self.descriptor.encode(), duplicate(&self.fds, attempt)?))
@@ -98,20 +84,13 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Protocol`] for bytes that are no descriptor, or another number of file
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol) for bytes that are no descriptor, or another number of file
     /// descriptors than it has chunks.
     pub fn from_parts(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Self> {
         let attempt = "putting together a descriptor and its handles";
         let descriptor = Descriptor::decode(bytes).map_err(|error| Error::wire(attempt, error))?;
-        let expected = match descriptor.handle_kind() {
-            HandleKind::PosixFd => descriptor.sizes().len(),
-            HandleKind::Fabric => 0,
-        };
-        if fds.len() != expected {
-            let came = fds.len();
-            let reason = format!("{came} file descriptors came, and {expected} belong here");
-            return Err(Error::new(ErrorKind::Protocol, attempt, reason));
-        }
+        let expected = handle::fds_of(descriptor.handle_kind(), descriptor.sizes().len());
+        handle::check_count(attempt, fds.len(), expected)?;
         Ok(Self::relay(descriptor, fds))
     }
 
@@ -126,89 +105,19 @@ impl Export {
     ///
     /// What was written before [`Exporter::export`] (or [`Export::grow`]) is there when the importer
     /// has the buffer. This call does not wait for what the buffer's stream was given since: where the
-    /// importer is to see that too, call [`Buffer::synchronize`] first.
+    /// importer is to see that too, call [`Buffer::synchronize`](vmm::Buffer::synchronize) first.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] with the importer's reason, after which the channel goes on unless
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) with the importer's reason, after which the channel goes on unless
     /// [`Channel::is_broken`];
-    /// [`ErrorKind::Timeout`], [`ErrorKind::Hangup`], [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), [`ErrorKind::Hangup`](crate::ErrorKind::Hangup), [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn send(&self, channel: &mut Channel) -> Result<()> {
         let deadline = channel.deadline();
         let offer = Message::Offer(self.descriptor.clone());
         self.begin(channel, &offer, self.generation(), deadline)?;
         let sent = self.send_batches(channel, 0, self.fds.len(), deadline);
         self.conclude(channel, self.generation(), deadline, sent)
-    }
-
-    /// Send the first message of an exchange.
-    fn begin(
-        &self,
-        channel: &mut Channel,
-        message: &Message,
-        generation: u64,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let sent = channel.send_by(message, &[], deadline);
-        sent.map_err(|error| match channel.is_cut_short() {
-            true => self.hear_why(channel, generation, error),
-            false => error,
-        })
-    }
-
-    /// Of an importer that hung up in the middle, which may have refused before. What it said is there
-    /// already then.
-    fn hear_why(&self, channel: &mut Channel, generation: u64, error: Error) -> Error {
-        let answer = self.await_answer(channel, generation, Deadline::now());
-        let refused = answer
-            .err()
-            .filter(|answer| answer.kind() == ErrorKind::Refused);
-        channel.break_off_after(refused.unwrap_or(error))
-    }
-
-    fn send_batches(
-        &self,
-        channel: &mut Channel,
-        mut first: usize,
-        end: usize,
-        deadline: Deadline,
-    ) -> Result<()> {
-        while first < end {
-            let next = (first + BATCH).min(end);
-            self.send_handles(channel, first, next, deadline)?;
-            first = next;
-        }
-        Ok(())
-    }
-
-    /// End an exchange: hear what the importer says, or tell it that there is no more where not all
-    /// could be sent.
-    fn conclude(
-        &self,
-        channel: &mut Channel,
-        generation: u64,
-        deadline: Deadline,
-        sent: Result<()>,
-    ) -> Result<()> {
-        if let Err(error) = sent {
-            if error.kind() == ErrorKind::Hangup {
-                return Err(self.hear_why(channel, generation, error));
-            }
-            let id = self.descriptor.id();
-            let told = channel.send_by(&Message::Retired { id }, &[], deadline);
-            return Err(match told {
-                Ok(()) => error,
-                Err(_) => channel.break_off_after(error),
-            });
-        }
-        match self.await_answer(channel, generation, deadline) {
-            // An answer that comes late would be taken for the one to the next question, and an
-            // importer that was sent too long a message is gone.
-            Err(error) if error.refusal().is_none_or(|r| r.reason == Reason::TooLong) => {
-                Err(channel.break_off_after(error))
-            }
-            answer => answer,
-        }
     }
 
     /// Tell an importer that nothing more of this buffer will come.
@@ -230,24 +139,6 @@ impl Export {
         drop(self);
     }
 
-    fn export_and_send(
-        &mut self,
-        buffer: &Buffer,
-        channel: &mut Channel,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let (mut first, total) = (0, buffer.chunk_count());
-        for (index, chunk) in buffer.chunks().enumerate() {
-            self.export_chunk(chunk.allocation, total)?;
-            let end = index + 1;
-            if end - first == BATCH || end == total {
-                self.send_handles(channel, first, end, deadline)?;
-                first = end;
-            }
-        }
-        Ok(())
-    }
-
     fn export_chunk(&mut self, chunk: &Allocation, total: usize) -> Result<()> {
         if self.descriptor.handle_kind() == HandleKind::Fabric {
             return Ok(());
@@ -259,53 +150,6 @@ impl Export {
         })?;
         self.fds.push(fd);
         Ok(())
-    }
-
-    fn send_handles(
-        &self,
-        channel: &mut Channel,
-        first: usize,
-        end: usize,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let Some(fds) = self.fds.get(first..end).filter(|fds| !fds.is_empty()) else {
-            return Ok(());
-        };
-        let fds: Vec<_> = fds.iter().map(OwnedFd::as_fd).collect();
-        let (first, count) = (first as u32, fds.len() as u32);
-        let message = Message::Handles {
-            id: self.descriptor.id(),
-            first,
-            count,
-        };
-        channel.send_by(&message, &fds, deadline)
-    }
-
-    fn await_answer(
-        &self,
-        channel: &mut Channel,
-        generation: u64,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let received = channel.receive_by(deadline)?;
-        let attempt = || format!("sharing buffer {}", self.descriptor.id());
-        let about = match &received.message {
-            Message::Accepted { id, generation } | Message::Refused { id, generation, .. } => {
-                (*id, *generation)
-            }
-            other => return Err(unexpected(other, "an acceptance")),
-        };
-        if about != (self.descriptor.id(), generation) {
-            let other = WireError::Unexpected {
-                found: "an answer about another buffer or generation",
-                expected: "the one about this",
-            };
-            return Err(Error::wire(attempt(), other));
-        }
-        match received.message {
-            Message::Refused { refusal, .. } => Err(Error::refused(attempt(), refusal)),
-            _ => Ok(()),
-        }
     }
 }
 

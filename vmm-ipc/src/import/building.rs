@@ -7,9 +7,24 @@ use vmm::{Allocation, Buffer, Device, MapOptions};
 use super::Imported;
 use super::chunks::{ChunkSource, explain_map};
 use crate::error::{Error, Result};
-use crate::export::Progress;
 use crate::limits::Limits;
 use crate::wire::{Descriptor, HandleKind, WireError};
+
+/// How far a transfer has come: given to a progress callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Chunks that are through.
+    pub done: usize,
+    /// Chunks in all.
+    pub total: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(done: usize, total: usize) -> Self {
+        Progress { done, total }
+    }
+}
 
 /// A buffer that is being put together, batch by batch.
 pub(super) struct Building<'a> {

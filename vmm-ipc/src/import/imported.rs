@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use vmm::{Allocation, Buffer};
 
 use super::chunks::{ChunkSource, explain_map};
-use super::transfer::{Expected, Transfer, wrong_count};
+use super::transfer::{Expected, Transfer};
 use super::{check_fds, check_limits, out_of_place};
 use crate::channel::{Channel, Deadline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Export, duplicate, since};
+use crate::handle;
 use crate::limits::Limits;
 use crate::wire::{BufferId, Descriptor, HandleKind, Message, Update};
 
@@ -173,9 +174,7 @@ impl Imported {
     pub fn extend(&mut self, update: &Update, fds: Vec<OwnedFd>) -> Result<()> {
         self.check_update(update, fds.len())?;
         let expected = Expected::of_update(update);
-        if fds.len() != expected.fds {
-            return Err(wrong_count("extending a buffer", fds.len(), expected.fds));
-        }
+        handle::check_count("extending a buffer", fds.len(), expected.fds)?;
         let memory = self.import_next(update, &fds, 0)?;
         let buffer = self.extended(update, memory)?;
         self.take_in(update, buffer, fds)

@@ -13,15 +13,17 @@ use std::os::fd::OwnedFd;
 use vmm::{Access, Buffer, Device, Driver, MapOptions, Uuid};
 
 use self::building::Building;
+pub use self::building::Progress;
 use self::chunks::ChunkSource;
 pub use self::decline::{decline_offer, decline_update};
 pub use self::imported::Imported;
 pub use self::importer::Importer;
-use self::transfer::{Expected, Transfer, wrong_count};
+use self::transfer::{Expected, Transfer};
 use crate::channel::{Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{BATCH, Progress};
+use crate::export::BATCH;
 use crate::fd_limit;
+use crate::handle;
 use crate::limits::Limits;
 use crate::wire::{Descriptor, HandleKind, Message, Place, WireError};
 
@@ -166,9 +168,7 @@ impl<'a> ImportOptions<'a> {
         fds: Vec<OwnedFd>,
     ) -> Result<Imported> {
         let expected = Expected::of_offer(&descriptor);
-        if fds.len() != expected.fds {
-            return Err(wrong_count("importing a buffer", fds.len(), expected.fds));
-        }
+        handle::check_count("importing a buffer", fds.len(), expected.fds)?;
         let mut building = self.start(driver, &descriptor, fds.len())?;
         building.add(fds)?;
         building.finish(descriptor)

@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 
 use crate::channel::{Arrival, Channel, Deadline, unexpected};
 use crate::error::{Error, ErrorKind, Result};
-use crate::wire::{BufferId, Descriptor, HandleKind, Message, Refusal, Update};
+use crate::handle;
+use crate::wire::{BufferId, Descriptor, Message, Refusal, Update};
 
 /// What is to arrive for one offer or update.
 pub(super) struct Expected {
@@ -15,22 +16,18 @@ pub(super) struct Expected {
 
 impl Expected {
     pub(super) fn of_offer(descriptor: &Descriptor) -> Self {
-        let by_fd = descriptor.handle_kind() == HandleKind::PosixFd;
-        let fds = if by_fd { descriptor.sizes().len() } else { 0 };
         Expected {
             id: descriptor.id(),
             first: 0,
-            fds,
+            fds: handle::fds_of(descriptor.handle_kind(), descriptor.sizes().len()),
         }
     }
 
     pub(super) fn of_update(update: &Update) -> Self {
-        let by_fd = update.handle_kind() == HandleKind::PosixFd;
-        let fds = if by_fd { update.sizes().len() } else { 0 };
         Expected {
             id: update.id(),
             first: update.first_chunk(),
-            fds,
+            fds: handle::fds_of(update.handle_kind(), update.sizes().len()),
         }
     }
 }
@@ -111,7 +108,7 @@ impl Transfer {
             return Err(Error::new(ErrorKind::Protocol, attempt(), reason));
         }
         if count == 0 || count > left {
-            return Err(wrong_count("receiving handles", count, left));
+            return Err(handle::wrong_count("receiving handles", count, left));
         }
         self.arrived += count;
         Ok(arrival)
@@ -171,9 +168,4 @@ impl Transfer {
         };
         channel.send_by(&message, &[], self.deadline)
     }
-}
-
-pub(super) fn wrong_count(attempt: &'static str, found: usize, expected: usize) -> Error {
-    let reason = format!("{found} file descriptors came, and {expected} belong here");
-    Error::new(ErrorKind::Protocol, attempt, reason)
 }
