@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::fault::Calls;
-use crate::symbols::check_function;
+use crate::names::check_function;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::core::{Locked, install};
 use crate::count::{self, Snapshot};
 use crate::fault::{self, Call, Calls, Failure};
 use crate::misuse::Misuse;
-use crate::symbols::check_function;
+use crate::names::check_function;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::config::{Config, ConfiguredFailure, DeviceConfig, Fabric, Peers};
-use crate::symbols::check_function;
+use crate::names::check_function;
 use std::ffi::c_int;
 use std::str::FromStr;
 use std::time::Duration;

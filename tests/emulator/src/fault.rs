@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::config::{Config, LONGEST};
-use crate::symbols::check_function;
+use crate::names::check_function;
 use crate::thread::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

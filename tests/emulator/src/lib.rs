@@ -35,12 +35,14 @@ mod host_thread;
 mod memory;
 mod missing_list;
 mod misuse;
+mod names;
 mod physical;
 mod queue;
 mod record;
 mod space;
 mod stream;
 mod symbols;
+mod table;
 mod thread;
 mod vm;
 
