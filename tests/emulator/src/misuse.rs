@@ -12,7 +12,8 @@ pub struct Misuse {
     pub unmap_under_work: u64,
     /// Releases of a handle that was no longer, or never, one.
     pub bad_release: u64,
-    /// Frees that were not the exact pair of a reservation, or came too early.
+    /// Frees that were not the exact pair of a reservation, came too early, or were of no memory from
+    /// `cuMemAlloc` or `cuMemAllocHost`.
     pub bad_free: u64,
     /// Captures that a call made invalid.
     pub captures_invalidated: u64,

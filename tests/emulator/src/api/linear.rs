@@ -22,7 +22,10 @@ api! {
         }
         let (context, _) = core.current()?;
         core.safe_in_capture()?;
-        let freed = core.linear.remove(&address).ok_or(Code::INVALID_VALUE)?;
+        let Some(freed) = core.linear.remove(&address) else {
+            core.misuse.bad_free += 1;
+            return Err(Code::INVALID_VALUE);
+        };
         // Unlike the calls for mappings, this one waits.
         let steps = core.streams.left_in(context);
         core = core.wait_for(&steps);

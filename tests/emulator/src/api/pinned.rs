@@ -31,7 +31,10 @@ api! {
                 drop(core);
                 Ok(())
             }
-            _ => Err(Code::INVALID_VALUE),
+            _ => {
+                core.misuse.bad_free += 1;
+                Err(Code::INVALID_VALUE)
+            }
         }
     }
 
