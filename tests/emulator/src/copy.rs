@@ -2,52 +2,9 @@
 
 use crate::abi::MemLocation;
 use crate::code::{Code, Result};
+use crate::host_span::HostSpan;
 use crate::physical::Physical;
 use crate::space::{Piece, Space};
-
-/// A stretch of the program's own memory, as C gave it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostSpan {
-    address: usize,
-    len: usize,
-}
-
-// A span is only an address: it is turned into memory by calls whose contract covers it.
-impl HostSpan {
-    pub fn new(address: u64, len: u64) -> Result<Self> {
-        let narrow = |value: u64| usize::try_from(value).map_err(|_| Code::INVALID_VALUE);
-        let span = Self {
-            address: narrow(address)?,
-            len: narrow(len)?,
-        };
-        let end = span.address.checked_add(span.len);
-        if span.address == 0 || end.is_none_or(|end| end > isize::MAX as usize) {
-            return Err(Code::INVALID_VALUE);
-        }
-        Ok(span)
-    }
-
-    fn part(self, offset: u64, len: u64) -> Self {
-        // Parts lie inside a span whose end was checked.
-        Self {
-            address: self.address + offset as usize,
-            len: len as usize,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        let start = std::ptr::with_exposed_provenance(self.address);
-        // SAFETY: the caller of the driver vouches for the memory, as everywhere in C. Copies to and
-        // from device memory only hand it to the kernel, which answers EFAULT where there is none.
-        unsafe { std::slice::from_raw_parts(start, self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        let start = std::ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: as in `bytes`, and the caller lets the driver write.
-        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
-    }
-}
 
 /// One side of a copy.
 #[derive(Debug, Clone)]
@@ -83,9 +40,10 @@ pub(crate) struct Work {
     pub action: Action,
 }
 
-enum Found {
+enum Found<'a> {
     Device(Vec<Piece>),
     Host(HostSpan),
+    Staged(&'a [u8]),
 }
 
 impl Work {
@@ -95,9 +53,9 @@ impl Work {
         if let Action::Copy { to, from, .. } = &mut action {
             for side in [to, from] {
                 if let Side::Host(span) = side
-                    && space.reservation_at(span.address as u64).is_some()
+                    && space.reservation_at(span.address()).is_some()
                 {
-                    *side = Side::Device(span.address as u64);
+                    *side = Side::Device(span.address());
                 }
             }
         }
@@ -127,7 +85,7 @@ impl Work {
                 match (&to, &from) {
                     // The real driver copies as its first byte lies, and touches device memory by
                     // the processor: SIGSEGV.
-                    (Found::Device(pieces), Found::Host(_))
+                    (Found::Device(pieces), Found::Host(_) | Found::Staged(_))
                     | (Found::Host(_), Found::Device(pieces))
                         if pieces
                             .iter()
@@ -151,14 +109,6 @@ impl Work {
 
     pub fn perform(&self, space: &Space) -> Result {
         match &self.action {
-            Action::Copy {
-                to,
-                from: Side::Staged(bytes),
-                len,
-            } => {
-                let from = HostSpan::new(bytes.as_ptr().expose_provenance() as u64, *len)?;
-                copy(&self.find(space, to, *len, true)?, &Found::Host(from), *len)
-            }
             Action::Copy { to, from, len } => {
                 let to = self.find(space, to, *len, true)?;
                 copy(&to, &self.find(space, from, *len, false)?, *len)
@@ -175,16 +125,10 @@ impl Work {
 
     /// Takes the host bytes now, so that the program may change them afterwards.
     pub fn stage(&mut self) -> Result {
-        if let Action::Copy { from, len, .. } = &mut self.action
+        if let Action::Copy { from, .. } = &mut self.action
             && let Side::Host(span) = from
         {
-            let mut bytes = Vec::new();
-            let wanted = usize::try_from(*len).map_err(|_| Code::INVALID_VALUE)?;
-            bytes
-                .try_reserve_exact(wanted)
-                .map_err(|_| Code::OUT_OF_MEMORY)?;
-            bytes.extend_from_slice(span.bytes());
-            *from = Side::Staged(bytes);
+            *from = Side::Staged(span.to_vec()?);
         }
         Ok(())
     }
@@ -199,7 +143,7 @@ impl Work {
             Action::Copy {
                 to: Side::Host(span),
                 ..
-            } => Some(span.address as u64),
+            } => Some(span.address()),
             _ => None,
         }
     }
@@ -219,7 +163,7 @@ impl Work {
         }
     }
 
-    fn find(&self, space: &Space, side: &Side, len: u64, write: bool) -> Result<Found> {
+    fn find<'a>(&self, space: &Space, side: &'a Side, len: u64, write: bool) -> Result<Found<'a>> {
         match side {
             Side::Device(address) => Ok(Found::Device(space.resolve(
                 *address,
@@ -228,9 +172,7 @@ impl Work {
                 write,
             )?)),
             Side::Host(span) => Ok(Found::Host(*span)),
-            Side::Staged(bytes) => {
-                HostSpan::new(bytes.as_ptr().expose_provenance() as u64, len).map(Found::Host)
-            }
+            Side::Staged(bytes) => Ok(Found::Staged(bytes)),
         }
     }
 }
@@ -239,7 +181,7 @@ fn is_host(piece: &Piece) -> bool {
     piece.physical.record.location.kind != MemLocation::DEVICE
 }
 
-fn copy(to: &Found, from: &Found, len: u64) -> Result {
+fn copy(to: &Found<'_>, from: &Found<'_>, len: u64) -> Result {
     match (to, from) {
         (Found::Device(to), Found::Device(from)) => copy_pieces(to, from, len),
         (Found::Device(to), Found::Host(from)) => {
@@ -247,7 +189,7 @@ fn copy(to: &Found, from: &Found, len: u64) -> Result {
             for piece in to {
                 piece
                     .physical
-                    .write(piece.offset, from.part(at, piece.len).bytes())?;
+                    .write_span(piece.offset, from.part(at, piece.len))?;
                 at += piece.len;
             }
             Ok(())
@@ -257,17 +199,31 @@ fn copy(to: &Found, from: &Found, len: u64) -> Result {
             for piece in from {
                 piece
                     .physical
-                    .read(piece.offset, to.part(at, piece.len).bytes_mut())?;
+                    .read_span(piece.offset, to.part(at, piece.len))?;
                 at += piece.len;
             }
             Ok(())
         }
-        (Found::Host(to), Found::Host(from)) => {
-            let from = from.bytes().to_vec();
-            let mut to = *to;
-            to.bytes_mut().copy_from_slice(&from);
+        (Found::Device(to), Found::Staged(from)) => {
+            let mut left = *from;
+            for piece in to {
+                let here = usize::try_from(piece.len).map_err(|_| Code::INVALID_VALUE)?;
+                let (now, later) = left.split_at_checked(here).ok_or(Code::UNKNOWN)?;
+                piece.physical.write(piece.offset, now)?;
+                left = later;
+            }
             Ok(())
         }
+        (Found::Host(to), Found::Host(from)) => {
+            to.copy_from(*from);
+            Ok(())
+        }
+        (Found::Host(to), Found::Staged(from)) => {
+            to.copy_from_slice(from);
+            Ok(())
+        }
+        // Nothing is copied to what was taken from the program.
+        (Found::Staged(_), _) => Err(Code::UNKNOWN),
     }
 }
 

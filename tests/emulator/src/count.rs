@@ -57,10 +57,6 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
 
 /// Prints the report on standard error when the process exits.
 pub(crate) fn report_at_exit() {
-    unsafe extern "C" {
-        // Of the C library, which every program with threads on Linux already has.
-        safe fn atexit(function: extern "C" fn()) -> std::ffi::c_int;
-    }
     extern "C" fn report() {
         // A forked child that exits has nothing of its own to report.
         if crate::core::is_ready() {
@@ -68,7 +64,8 @@ pub(crate) fn report_at_exit() {
             say(format_args!("{}{misuse}", snapshot()));
         }
     }
-    if atexit(report) != 0 {
+    // SAFETY: the function takes nothing and stays where it is: the library is never unloaded.
+    if unsafe { libc::atexit(report) } != 0 {
         say(format_args!("vmm-emulator: no report at exit\n"));
     }
 }

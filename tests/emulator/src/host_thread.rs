@@ -4,39 +4,23 @@ use crate::code::{Code, Result};
 use crate::core::{Locked, is_ready};
 use crate::queue::Turn;
 use std::cell::Cell;
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
-
-unsafe extern "C" {
-    // Of the C library, which every program with threads on Linux already has. A thread of the
-    // standard library would end the process where a function of the program ends its thread.
-    fn pthread_create(
-        thread: *mut c_ulong,
-        attributes: *const c_void,
-        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-        argument: *mut c_void,
-    ) -> c_int;
-    fn pthread_detach(thread: c_ulong) -> c_int;
-    fn sigfillset(set: *mut Signals) -> c_int;
-    fn pthread_sigmask(how: c_int, set: *const Signals, before: *mut Signals) -> c_int;
-}
-
-/// `sigset_t`, which has no more bits in any C library of Linux.
-type Signals = [u64; 16];
 
 /// Does something with all signals blocked, and so they are in a thread that it makes: a signal is to
 /// meet the program's own threads.
 fn without_signals<T>(act: impl FnOnce() -> T) -> T {
-    const SIG_SETMASK: c_int = 2;
-    let (mut all, mut before) = ([0; 16], [0; 16]);
-    // SAFETY: pointers to locals that are as large as `sigset_t`.
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: pointers to locals; the first is filled before it is read.
     unsafe {
-        sigfillset(&mut all);
-        pthread_sigmask(SIG_SETMASK, &all, &mut before);
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     let value = act();
-    // SAFETY: as above, with what the thread's mask was.
-    unsafe { pthread_sigmask(SIG_SETMASK, &before, null_mut()) };
+    // SAFETY: what the thread's mask was.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     value
 }
 
@@ -64,22 +48,31 @@ impl Drop for End {
     }
 }
 
+type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
 /// Sees to it that the functions that are queued will be called.
 ///
 /// The thread waits for more as long as the process lives: what a function keeps in thread-local
 /// values is there at the next one on a real driver too.
 pub(crate) fn start(core: &mut Locked) -> Result {
     if !core.calls_functions {
-        let mut thread = 0;
+        let mut thread = MaybeUninit::uninit();
+        // A thread of the standard library would end the process where a function of the program ends
+        // its thread.
         let made = without_signals(|| {
-            // SAFETY: a pointer to a local, no attributes, and a function that takes nothing.
-            unsafe { pthread_create(&mut thread, null(), serve, null_mut()) }
+            // SAFETY: a pointer to a local, no attributes, and a function that takes nothing. That it may
+            // unwind is between it and the C library, which calls it.
+            unsafe {
+                let serve =
+                    std::mem::transmute::<Start, extern "C" fn(*mut c_void) -> *mut c_void>(serve);
+                libc::pthread_create(thread.as_mut_ptr(), null(), serve, null_mut())
+            }
         });
         if made != 0 {
             return Err(Code::OPERATING_SYSTEM);
         }
         // SAFETY: it was made just now, and nobody else knows it.
-        unsafe { pthread_detach(thread) };
+        unsafe { libc::pthread_detach(thread.assume_init()) };
         core.calls_functions = true;
     }
     core.wake();

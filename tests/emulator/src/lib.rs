@@ -31,6 +31,7 @@ mod fabric;
 mod fault;
 mod fd;
 mod host_function;
+mod host_span;
 mod host_thread;
 mod memory;
 mod missing_list;

@@ -2,6 +2,7 @@
 
 use crate::code::{Code, Result};
 use crate::fd;
+use crate::host_span::HostSpan;
 use crate::record::{RECORD_BYTES, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
@@ -84,13 +85,22 @@ impl Physical {
         self.file.as_fd()
     }
 
-    /// Errors with `INVALID_VALUE` where the program's own memory cannot be written.
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result {
-        read_all(self.file(), offset, into).map_err(io_code)
+    /// Errors with `INVALID_VALUE` where the program's memory cannot be written.
+    pub fn read_span(&self, offset: u64, into: HostSpan) -> Result {
+        into.read_from(self.file(), offset).map_err(io_code)
+    }
+
+    /// The same where it cannot be read.
+    pub fn write_span(&self, offset: u64, from: HostSpan) -> Result {
+        from.write_to(self.file(), offset).map_err(io_code)
     }
 
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
         write_all(self.file(), offset, from).map_err(io_code)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result {
+        read_all(self.file(), offset, into).map_err(io_code)
     }
 
     /// Repeats `pattern`, whose length divides `len`.

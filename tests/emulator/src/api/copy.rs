@@ -3,9 +3,10 @@
 use super::{In, Out, api};
 use crate::abi::{DevicePtr, MemLocation};
 use crate::code::{Code, Result};
-use crate::copy::{Action, HostSpan, Side, Work};
+use crate::copy::{Action, Side, Work};
 use crate::core::Locked;
 use crate::fault;
+use crate::host_span::HostSpan;
 use crate::queue::Task;
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use std::time::{Duration, Instant};
@@ -124,11 +125,17 @@ fn narrow(len: c_uint) -> Result<usize> {
     usize::try_from(len).map_err(|_| Code::INVALID_VALUE)
 }
 
+/// Memory of the program that a C function was given.
+fn host(address: u64, len: u64) -> Result<HostSpan> {
+    // SAFETY: the caller of the C function vouches for the memory until the work is over.
+    unsafe { HostSpan::new(address, len) }
+}
+
 fn to_device(to: DevicePtr, from: In<c_void>, len: usize) -> Result<Action> {
     if len == 0 {
         return Ok(Action::Nothing);
     }
-    let from = Side::Host(HostSpan::new(from.address(), len as u64)?);
+    let from = Side::Host(host(from.address(), len as u64)?);
     Ok(Action::Copy {
         to: Side::Device(to),
         from,
@@ -140,7 +147,7 @@ fn to_host(to: Out<c_void>, from: DevicePtr, len: usize) -> Result<Action> {
     if len == 0 {
         return Ok(Action::Nothing);
     }
-    let to = Side::Host(HostSpan::new(to.address(), len as u64)?);
+    let to = Side::Host(host(to.address(), len as u64)?);
     Ok(Action::Copy {
         to,
         from: Side::Device(from),
@@ -166,7 +173,7 @@ fn unified(core: &Locked, to: DevicePtr, from: DevicePtr, len: usize) -> Result<
     }
     let side = |address: DevicePtr| match core.space.reservation_at(address) {
         Some(_) => Ok(Side::Device(address)),
-        None => HostSpan::new(address, len as u64).map(Side::Host),
+        None => host(address, len as u64).map(Side::Host),
     };
     Ok(Action::Copy {
         to: side(to)?,
@@ -188,7 +195,7 @@ fn fill(core: &Locked, to: DevicePtr, value: &[u8], count: usize) -> Result<Acti
     match core.pinned_at(to) {
         Some((start, memory)) if len > memory.size - (to - start) => Err(Code::INVALID_VALUE),
         Some(_) => Ok(Action::Copy {
-            to: Side::Host(HostSpan::new(to, len)?),
+            to: Side::Host(host(to, len)?),
             from: Side::Staged(repeated(value, len)?),
             len,
         }),
