@@ -2,7 +2,7 @@
 
 use crate::code::{Code, Result};
 use crate::core::Core;
-use crate::stream::Kind;
+use crate::stream::{Kind, Point};
 use crate::thread::Thread;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +23,6 @@ pub(crate) enum Status {
     Active = 1,
     Invalidated = 2,
 }
-
-/// A place in a graph under way: how much of each stream's captured work comes before it.
-pub(crate) type Point = BTreeMap<u64, u64>;
 
 #[derive(Debug)]
 pub(crate) struct Capture {

@@ -1,7 +1,7 @@
 //! What machine the emulator pretends to be: a builder, and the same from the environment.
 
+use crate::calls::Calls;
 use crate::code::Code;
-use crate::fault::Calls;
 use crate::names::check_function;
 use std::collections::BTreeSet;
 use std::ffi::c_int;

@@ -2,11 +2,12 @@
 
 use crate::api::Out;
 use crate::api::entry::cuGetProcAddress_v2;
+use crate::calls::Calls;
 use crate::code::Code;
 use crate::config::Config;
 use crate::core::{Locked, install};
 use crate::count::{self, Snapshot};
-use crate::fault::{self, Call, Calls, Failure};
+use crate::fault::{self, Call, Failure};
 use crate::misuse::Misuse;
 use crate::names::check_function;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! What happens to a call before the driver sees it: it is counted, written down, delayed, refused.
 
+use crate::calls::Calls;
 use crate::code::Code;
 use crate::config::{Config, LONGEST};
-use crate::names::check_function;
 use crate::thread::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,38 +49,6 @@ pub struct Call {
 pub struct Failure {
     id: u64,
     fired: Arc<AtomicU64>,
-}
-
-/// Which calls a [`Failure`] counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Calls<'a> {
-    /// Calls of one function from any thread.
-    Of(&'a str),
-    /// Calls of one function from the thread that asks.
-    OfHere(&'a str),
-    /// Calls of any function from the thread that asks; the ones that only give texts, versions
-    /// and addresses of functions are left out.
-    AnyHere,
-    /// The same from any thread.
-    Any,
-}
-
-impl Calls<'_> {
-    /// Why a failure of the `nth` of them would never come, or be none.
-    pub(crate) fn check(&self, nth: u64, code: Code) -> Result<(), String> {
-        let name = match self {
-            Self::Of(function) | Self::OfHere(function) => {
-                check_function(function)?;
-                function
-            }
-            Self::AnyHere | Self::Any => "any call",
-        };
-        match (nth, code) {
-            (0, _) => Err(format!("{name}: calls are counted from 1")),
-            (_, Code::SUCCESS) => Err(format!("{name}: 0 is no failure")),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Failure {

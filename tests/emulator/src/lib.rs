@@ -17,6 +17,7 @@
 mod abi;
 #[allow(non_snake_case)] // the names are those of the C functions
 mod api;
+mod calls;
 mod capture;
 mod code;
 mod config;
@@ -49,11 +50,12 @@ mod vm;
 
 #[doc(hidden)]
 pub use crate::api::missing::refuse;
+pub use crate::calls::Calls;
 pub use crate::code::Code;
 pub use crate::config::{Config, DeviceConfig, Fabric, Peers};
 pub use crate::count::Snapshot;
 pub use crate::emulator::{Emulator, Held, InstallError, driver, get_proc_address};
-pub use crate::fault::{Call, Calls, Failure};
+pub use crate::fault::{Call, Failure};
 pub use crate::misuse::Misuse;
 #[doc(hidden)]
 pub use crate::symbols::{EXPORTS, Function, exported};

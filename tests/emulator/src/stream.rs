@@ -4,7 +4,6 @@
 //! the driver at or after that time finds it done. Without latencies that is at once. Only
 //! functions of the program are called by a thread, one for all streams.
 
-use crate::capture::Point;
 use crate::code::{Code, Result};
 use crate::copy::Work;
 use crate::queue::{Over, Queue, Task, Turn};
@@ -46,6 +45,9 @@ pub(crate) struct Event {
     pub captured: Option<(u64, Point)>,
     pub timing: bool,
 }
+
+/// A place in a graph under way: how much of each stream's captured work comes before it.
+pub(crate) type Point = BTreeMap<u64, u64>;
 
 /// When an event was recorded last.
 #[derive(Debug, Clone, Copy)]
