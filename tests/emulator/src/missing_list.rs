@@ -239,8 +239,6 @@ macro_rules! for_each_missing {
             cuLaunchCooperativeKernelMultiDevice 9000 cuLaunchCooperativeKernelMultiDevice;
             cuLaunchGrid 2000 cuLaunchGrid;
             cuLaunchGridAsync 2000 cuLaunchGridAsync;
-            cuLaunchHostFunc 13010 cuLaunchHostFunc_v2;
-            cuLaunchHostFunc 13010 cuLaunchHostFunc_v2_ptsz;
             cuLaunchKernel 4000 cuLaunchKernel;
             cuLaunchKernel 7000 cuLaunchKernel_ptsz;
             cuLaunchKernelEx 11060 cuLaunchKernelEx;
@@ -466,8 +464,6 @@ macro_rules! for_each_missing {
             cuStreamEndCaptureToCig 13010 cuStreamEndCaptureToCig_ptsz;
             cuStreamGetAttribute 11000 cuStreamGetAttribute;
             cuStreamGetAttribute 11000 cuStreamGetAttribute_ptsz;
-            cuStreamGetCtx 12050 cuStreamGetCtx_v2;
-            cuStreamGetCtx 12050 cuStreamGetCtx_v2_ptsz;
             cuStreamGetDevResource 13010 cuStreamGetDevResource;
             cuStreamGetDevResource 13010 cuStreamGetDevResource_ptsz;
             cuStreamGetDevice 12080 cuStreamGetDevice;

@@ -59,6 +59,7 @@ macro_rules! for_each_symbol {
             cuGraphDestroy 10000 cuGraphDestroy stream::cuGraphDestroy;
             cuInit 2000 cuInit entry::cuInit;
             cuLaunchHostFunc 10000 cuLaunchHostFunc stream::cuLaunchHostFunc;
+            cuLaunchHostFunc 13010 cuLaunchHostFunc_v2 stream::cuLaunchHostFunc_v2;
             cuMemAddressFree 10020 cuMemAddressFree vmm::cuMemAddressFree;
             cuMemAddressReserve 10020 cuMemAddressReserve vmm::cuMemAddressReserve;
             cuMemAlloc 3020 cuMemAlloc_v2 linear::cuMemAlloc;
@@ -114,6 +115,7 @@ macro_rules! for_each_symbol {
             cuStreamGetCaptureInfo 11030 cuStreamGetCaptureInfo_v2 stream::cuStreamGetCaptureInfo_v2;
             cuStreamGetCaptureInfo 12030 cuStreamGetCaptureInfo_v3 stream::cuStreamGetCaptureInfo_v3;
             cuStreamGetCtx 9020 cuStreamGetCtx stream::cuStreamGetCtx;
+            cuStreamGetCtx 12050 cuStreamGetCtx_v2 stream::cuStreamGetCtx_v2;
             cuStreamGetFlags 5050 cuStreamGetFlags stream::cuStreamGetFlags;
             cuStreamGetId 12000 cuStreamGetId stream::cuStreamGetId;
             cuStreamGetPriority 5050 cuStreamGetPriority stream::cuStreamGetPriority;
@@ -141,12 +143,14 @@ macro_rules! for_each_symbol {
             cuEventRecord 7000 cuEventRecord_ptsz event_per_thread::cuEventRecord;
             cuEventRecordWithFlags 11010 cuEventRecordWithFlags_ptsz event_per_thread::cuEventRecordWithFlags;
             cuLaunchHostFunc 10000 cuLaunchHostFunc_ptsz stream_per_thread::cuLaunchHostFunc;
+            cuLaunchHostFunc 13010 cuLaunchHostFunc_v2_ptsz stream_per_thread::cuLaunchHostFunc_v2;
             cuStreamBeginCapture 10010 cuStreamBeginCapture_v2_ptsz stream_per_thread::cuStreamBeginCapture;
             cuStreamEndCapture 10000 cuStreamEndCapture_ptsz stream_per_thread::cuStreamEndCapture;
             cuStreamGetCaptureInfo 10010 cuStreamGetCaptureInfo_ptsz stream_per_thread::cuStreamGetCaptureInfo;
             cuStreamGetCaptureInfo 11030 cuStreamGetCaptureInfo_v2_ptsz stream_per_thread::cuStreamGetCaptureInfo_v2;
             cuStreamGetCaptureInfo 12030 cuStreamGetCaptureInfo_v3_ptsz stream_per_thread::cuStreamGetCaptureInfo_v3;
             cuStreamGetCtx 9020 cuStreamGetCtx_ptsz stream_per_thread::cuStreamGetCtx;
+            cuStreamGetCtx 12050 cuStreamGetCtx_v2_ptsz stream_per_thread::cuStreamGetCtx_v2;
             cuStreamGetFlags 7000 cuStreamGetFlags_ptsz stream_per_thread::cuStreamGetFlags;
             cuStreamGetId 12000 cuStreamGetId_ptsz stream_per_thread::cuStreamGetId;
             cuStreamGetPriority 7000 cuStreamGetPriority_ptsz stream_per_thread::cuStreamGetPriority;

@@ -71,6 +71,14 @@ api! {
         context.set(core.streams.get(stream)?.context)
     }
 
+    fn cuStreamGetCtx_v2 as "cuStreamGetCtx"(stream: u64, context: Out<u64>, green: Out<u64>) |mut core| {
+        let stream = core.stream(stream)?;
+        context.set(core.streams.get(stream)?.context)?;
+        // There are no green contexts.
+        green.set_if_wanted(0);
+        Ok(())
+    }
+
     fn cuStreamGetId as "cuStreamGetId"(stream: u64, id: Out<u64>) |mut core| {
         let stream = core.stream(stream)?;
         id.set(core.streams.get(stream)?.id)
@@ -130,19 +138,39 @@ api! {
 
     fn cuLaunchHostFunc as "cuLaunchHostFunc"(
         stream: u64, function: Option<unsafe extern "C-unwind" fn(*mut c_void)>, data: *mut c_void
-    ) |mut core| {
-        let function = function.ok_or(Code::INVALID_VALUE)?;
-        let stream = core.stream(stream)?;
-        if core.is_recorded(stream)? {
-            return core.add_captured(stream);
-        }
-        host_thread::start(&mut core)?;
-        // SAFETY: the caller of the C function vouches for function and data.
-        let function = unsafe { HostFunction::new(function, data) };
-        let call = Task::Call(function);
-        let latency = fault::latency("cuLaunchHostFunc");
-        core.streams.enqueue(stream, call, latency, Instant::now()).map(drop)
+    ) |core| {
+        launch(core, stream, function, data)
     }
+
+    // How a real driver waits for the function is its own matter.
+    fn cuLaunchHostFunc_v2 as "cuLaunchHostFunc"(
+        stream: u64, function: Option<unsafe extern "C-unwind" fn(*mut c_void)>, data: *mut c_void, mode: c_uint
+    ) |core| {
+        if mode > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        launch(core, stream, function, data)
+    }
+}
+
+fn launch(
+    mut core: Locked,
+    stream: u64,
+    function: Option<unsafe extern "C-unwind" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Result {
+    let function = function.ok_or(Code::INVALID_VALUE)?;
+    let stream = core.stream(stream)?;
+    if core.is_recorded(stream)? {
+        return core.add_captured(stream);
+    }
+    host_thread::start(&mut core)?;
+    // SAFETY: the caller of the C function vouches for function and data.
+    let function = unsafe { HostFunction::new(function, data) };
+    let latency = fault::latency("cuLaunchHostFunc");
+    core.streams
+        .enqueue(stream, Task::Call(function), latency, Instant::now())
+        .map(drop)
 }
 
 impl Core {
