@@ -71,7 +71,7 @@ fn location(user: User) -> CUmemLocation {
 
 impl Tested<'_> {
     fn run(&self, ops: &[Op]) -> Result<(), TestCaseError> {
-        let mut model = Model::new(self.page, self.real);
+        let mut model = Model::new(self.page, self.real, !self.driver.is_emulator());
         let before = (!self.real).then(crate::emulated::live);
         let result = ops
             .iter()

@@ -27,6 +27,8 @@ pub struct Model {
     pub page: u64,
     pub unit: u64,
     pub real: bool,
+    /// Whether access can be given across a hole between mappings: a real driver does not mind it.
+    pub holes: bool,
     pub memories: Vec<Memory>,
     /// Every handle that there ever was.
     pub handles: Vec<Handle>,
@@ -71,11 +73,12 @@ pub struct Run {
 }
 
 impl Model {
-    pub fn new(page: u64, real: bool) -> Self {
+    pub fn new(page: u64, real: bool, holes: bool) -> Self {
         Model {
             page,
             unit: page / PAGE,
             real,
+            holes,
             memories: Vec::new(),
             handles: Vec::new(),
             exports: Vec::new(),
@@ -231,10 +234,10 @@ impl Model {
         }
     }
 
-    /// Whether access can be given to the range: a real driver does not mind a hole between mappings.
+    /// Whether access can be given to the range.
     fn covers(&self, address: u64, pages: u64) -> bool {
         let mapped = |at: u64| self.pages.contains_key(&at);
-        match self.real {
+        match self.holes {
             true => mapped(address) && mapped(address + (pages - 1) * self.page),
             false => self.all(address, pages).all(mapped),
         }
