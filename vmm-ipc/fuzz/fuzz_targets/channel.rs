@@ -2,7 +2,9 @@
 //! time, and nothing open or alive that was not before.
 //!
 //! The input is a first byte and packets of two bytes of length, one of how many file descriptors, and
-//! the bytes. The lowest bit of the first byte chooses packets or a stream, the next two what is done.
+//! the bytes. The lowest bit of the first byte chooses packets or a stream, the next two what is done, the
+//! fourth a channel that takes almost nothing, the fifth a peer that goes in the middle, the sixth an
+//! offer that fills the socket, and the last two how much of what is sent the peer reads before it goes.
 #![no_main]
 
 use std::io::IoSlice;
@@ -12,14 +14,17 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
-    SocketType, sendmsg, shutdown, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
+    SocketFlags, SocketType, recv, sendmsg, shutdown, socketpair, sockopt,
 };
 use vmm::Driver;
 use vmm_emulator::{Emulator, Snapshot};
 use vmm_ipc::wire::{Message, Reason, Refusal};
-use vmm_ipc::{Channel, Export, ImportOptions, PeerPolicy, decline_offer, decline_update};
+use vmm_ipc::{
+    Channel, ErrorKind, Export, ImportOptions, Limits, PeerPolicy, decline_offer, decline_update,
+};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&first, mut rest)) = input.split_first() else {
@@ -32,6 +37,7 @@ fuzz_target!(|input: &[u8]| {
     } else {
         SocketType::STREAM
     };
+    let (narrow, goes, long) = (first & 8 != 0, first & 16 != 0, first & 32 != 0);
     let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
     else {
         return;
@@ -44,26 +50,89 @@ fuzz_target!(|input: &[u8]| {
     }
     // Nothing more comes, so that nothing is waited for; what is sent there finds room.
     let _ = shutdown(&theirs, Shutdown::Write);
-    if let Ok(mut channel) = Channel::from_fd(ours, PeerPolicy::SameUser) {
-        channel.set_timeout(Duration::from_secs(2));
-        match first >> 1 & 3 {
-            0 => import(fixture, &mut channel),
-            1 => while fixture.export.send(&mut channel).is_ok() {},
-            2 => while matches!(channel.try_receive(), Ok(Some(_))) {},
-            _ => decline(&mut channel),
-        }
+    if long {
+        // Room for one frame and a little more.
+        let _ = sockopt::set_socket_send_buffer_size(&ours, 1 << 15);
     }
-    drop(theirs);
+    let mut stays = Some(theirs);
+    std::thread::scope(|scope| {
+        // An offer that fills the socket needs somebody who reads it, or goes.
+        if goes || long {
+            let theirs = stays.take();
+            scope.spawn(move || read(theirs.as_ref(), if goes { first >> 6 } else { u8::MAX }));
+        }
+        if let Ok(mut channel) = Channel::from_fd(ours, PeerPolicy::SameUser) {
+            channel.set_timeout(Duration::from_secs(2));
+            let limits = match narrow {
+                true => Limits::new().chunks(0),
+                false => Limits::new(),
+            };
+            channel.set_limits(limits);
+            let export = if long { &fixture.long } else { &fixture.export };
+            match first >> 1 & 3 {
+                0 => import(fixture, &mut channel, limits),
+                1 => offer(export, &mut channel),
+                2 => while matches!(channel.try_receive(), Ok(Some(_))) {},
+                _ => decline(&mut channel, goes || long),
+            }
+        }
+    });
+    drop(stays);
     assert_eq!(live(), before);
 });
 
-fn import(fixture: &Fixture, channel: &mut Channel) {
-    while let Ok(mut imported) = ImportOptions::read_only().receive(&fixture.driver, channel) {
+/// Reads so many frames, or pieces of a stream, and as long as they come at once; then it is gone.
+fn read(socket: Option<&OwnedFd>, frames: u8) {
+    let mut place = vec![0; 1 << 16];
+    for _ in 0..frames {
+        let Some(socket) = socket else { return };
+        let mut waiting = [PollFd::new(socket, PollFlags::IN)];
+        let soon = Timespec {
+            tv_sec: 0,
+            tv_nsec: 200_000,
+        };
+        if !matches!(poll(&mut waiting, Some(&soon)), Ok(1)) {
+            return;
+        }
+        if !matches!(
+            recv(socket, &mut place[..], RecvFlags::DONTWAIT),
+            Ok((1.., _))
+        ) {
+            return;
+        }
+    }
+}
+
+fn offer(export: &Export, channel: &mut Channel) {
+    loop {
+        let Err(error) = export.send(channel) else {
+            continue;
+        };
+        match error.refusal().map(|refusal| refusal.reason) {
+            None => {
+                // Only what was not begun can be begun again.
+                let in_step = error.kind() == ErrorKind::Timeout;
+                assert!(in_step || channel.is_broken(), "{error}");
+                return;
+            }
+            Some(reason) => {
+                assert!(reason != Reason::TooLong || channel.is_broken(), "{error}");
+                if channel.is_broken() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn import(fixture: &Fixture, channel: &mut Channel, limits: Limits) {
+    let options = || ImportOptions::read_only().limits(limits);
+    while let Ok(mut imported) = options().receive(&fixture.driver, channel) {
         while imported.receive_update(channel).is_ok() {}
     }
 }
 
-fn decline(channel: &mut Channel) {
+fn decline(channel: &mut Channel, goes: bool) {
     let no = || Refusal::new(Reason::Other, "no");
     while let Ok(received) = channel.receive() {
         let result = match received.message {
@@ -72,7 +141,8 @@ fn decline(channel: &mut Channel) {
             _ => Ok(()),
         };
         // What was broken off stays so.
-        assert_eq!(result.is_err(), channel.is_broken());
+        assert!(result.is_ok() || channel.is_broken());
+        assert!(goes || result.is_err() || !channel.is_broken());
     }
 }
 
@@ -93,6 +163,8 @@ struct Fixture {
     fds: Vec<OwnedFd>,
     /// Of two chunks, with an id that answers can name.
     export: Export,
+    /// Of so many chunks that its offer fills a socket, with the handles inside.
+    long: Export,
 }
 
 fn fixture() -> &'static Fixture {
@@ -109,10 +181,14 @@ fn fixture() -> &'static Fixture {
         let (reader, _) = std::io::pipe().expect("a pipe");
         let file = std::fs::File::open("/dev/null").expect("a device");
         let again = handle.try_clone().expect("a duplicate");
-        let shared = vec![handle.try_clone().expect("one"), handle.try_clone().expect("two")];
+        let shared = vec![
+            handle.try_clone().expect("one"),
+            handle.try_clone().expect("two"),
+        ];
         Fixture {
             driver,
             export: Export::from_parts(&descriptor(), shared).expect("an export"),
+            long: Export::from_parts(&long_descriptor(), Vec::new()).expect("a long export"),
             fds: vec![handle, reader.into(), again, file.into()],
         }
     })
@@ -130,6 +206,22 @@ fn descriptor() -> Vec<u8> {
     bytes.extend(numbers.map(u64::to_le_bytes).concat());
     bytes
 }
+
+/// Many chunks of 2 MiB of the same buffer, as fabric handles: four full frames.
+fn long_descriptor() -> Vec<u8> {
+    let mut bytes = descriptor();
+    bytes.truncate(72);
+    bytes[8..12].copy_from_slice(&(88 + 72 * CHUNKS).to_le_bytes());
+    bytes[12..16].copy_from_slice(&CHUNKS.to_le_bytes());
+    bytes[57] = 8;
+    let all = u64::from(CHUNKS) << 21;
+    bytes.extend([all, all].map(u64::to_le_bytes).concat());
+    bytes.extend((0..CHUNKS).flat_map(|_| (2_u64 << 20).to_le_bytes()));
+    bytes.extend(vec![9; 64 * CHUNKS as usize]);
+    bytes
+}
+
+const CHUNKS: u32 = 1400;
 
 fn live() -> (usize, Snapshot) {
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
