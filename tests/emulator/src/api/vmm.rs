@@ -112,7 +112,8 @@ api! {
         let mut access = Vec::new();
         for index in 0..count {
             let desc = wanted.at(index)?;
-            let location = core.access_location(desc.location, address, size as u64)?;
+            let range = (address, size as u64);
+            let location = core.access_location(desc.location, range, desc.flags != 0)?;
             access.push((location, access_flags(desc.flags)?));
         }
         let end = address.saturating_add(size as u64);
@@ -294,12 +295,12 @@ impl Core {
         }
     }
 
-    /// Who is to have access, where all memory of the range lets it.
+    /// Who is to have access, or none, where all memory of the range lets it.
     fn access_location(
         &self,
         location: MemLocation,
-        address: DevicePtr,
-        size: u64,
+        (address, size): (DevicePtr, u64),
+        some: bool,
     ) -> Result<MemLocation> {
         let mut owners = self
             .space
@@ -318,7 +319,8 @@ impl Core {
                     false => Err(Code::INVALID_DEVICE),
                 }
             }
-            MemLocation::HOST | MemLocation::HOST_NUMA if owners.next().is_some() => {
+            // The host has none, so none can be given to it.
+            MemLocation::HOST | MemLocation::HOST_NUMA if some && owners.next().is_some() => {
                 Err(Code::NOT_SUPPORTED)
             }
             MemLocation::HOST => Ok(MemLocation {

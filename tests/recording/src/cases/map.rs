@@ -211,23 +211,25 @@ fn set_access(list: &mut List) {
         ("invalid", 0, 0),
         ("number 9", 9, 0),
     ] {
-        list.add(
-            format!("access.device memory to {what}"),
-            format!("give {what} access to device memory"),
-            move |r| {
-                let at = r.mapped(&[G], 0)?;
-                Ok(code(r.access(at, G, kind, id, 3)))
-            },
-        );
-        list.add(
-            format!("access.NUMA memory to {what}"),
-            format!("give {what} access to host-NUMA memory"),
-            move |r| {
-                let (at, handle) = (r.reserve(G)?, r.memory_at(G, NUMA, FD)?);
-                setup(r.map(at, G, 0, handle, 0))?;
-                Ok(code(r.access(at, G, kind, id, 3)))
-            },
-        );
+        for (suffix, words, flags) in [("", "access", 3), (", none", "no access", 0)] {
+            list.add(
+                format!("access.device memory to {what}{suffix}"),
+                format!("give {what} {words} to device memory"),
+                move |r| {
+                    let at = r.mapped(&[G], 0)?;
+                    Ok(code(r.access(at, G, kind, id, flags)))
+                },
+            );
+            list.add(
+                format!("access.NUMA memory to {what}{suffix}"),
+                format!("give {what} {words} to host-NUMA memory"),
+                move |r| {
+                    let (at, handle) = (r.reserve(G)?, r.memory_at(G, NUMA, FD)?);
+                    setup(r.map(at, G, 0, handle, 0))?;
+                    Ok(code(r.access(at, G, kind, id, flags)))
+                },
+            );
+        }
     }
     for (what, chunks, offset, size) in [
         ("two mappings", &[G, G][..], 0, 2 * G),

@@ -220,6 +220,8 @@ impl Model {
             .map(|page| self.memories[self.memory(page)].at)
             .filter(|&at| at != HOST);
         let refused = match user {
+            // What the host has none of can be taken from it.
+            HOST if flags == 0 => None,
             HOST => owners.next().map(|_| CUresult::CUDA_ERROR_NOT_SUPPORTED),
             device => owners
                 .find(|&owner| !reaches(device, owner))
