@@ -80,8 +80,9 @@ impl Work {
     pub fn check(&self, space: &Space) -> Result {
         match &self.action {
             Action::Copy { to, from, len } => {
-                let to = self.find(space, to, *len, true)?;
-                let from = self.find(space, from, *len, false)?;
+                let by_host = !is_device(to) || !is_device(from);
+                let to = self.find(space, to, (*len, by_host), true)?;
+                let from = self.find(space, from, (*len, by_host), false)?;
                 match (&to, &from) {
                     // The real driver copies as its first byte lies, and touches device memory by
                     // the processor: SIGSEGV.
@@ -110,8 +111,10 @@ impl Work {
     pub fn perform(&self, space: &Space) -> Result {
         match &self.action {
             Action::Copy { to, from, len } => {
-                let to = self.find(space, to, *len, true)?;
-                copy(&to, &self.find(space, from, *len, false)?, *len)
+                let by_host = !is_device(to) || !is_device(from);
+                let to = self.find(space, to, (*len, by_host), true)?;
+                let from = self.find(space, from, (*len, by_host), false)?;
+                copy(&to, &from, *len)
             }
             Action::Fill { to, len, pattern } => {
                 for piece in space.resolve(*to, *len, self.location, true)? {
@@ -163,18 +166,31 @@ impl Work {
         }
     }
 
-    fn find<'a>(&self, space: &Space, side: &'a Side, len: u64, write: bool) -> Result<Found<'a>> {
+    fn find<'a>(
+        &self,
+        space: &Space,
+        side: &'a Side,
+        (len, by_host): (u64, bool),
+        write: bool,
+    ) -> Result<Found<'a>> {
         match side {
-            Side::Device(address) => Ok(Found::Device(space.resolve(
-                *address,
-                len,
-                self.location,
-                write,
-            )?)),
+            Side::Device(address) => {
+                let found = space.resolve(*address, len, self.location, write);
+                // The processor does it where one side is the program's own memory.
+                let found = match (found, by_host) {
+                    (Err(_), true) => space.resolve_by_host(*address, len, write),
+                    (found, _) => found,
+                };
+                Ok(Found::Device(found?))
+            }
             Side::Host(span) => Ok(Found::Host(*span)),
             Side::Staged(bytes) => Ok(Found::Staged(bytes)),
         }
     }
+}
+
+fn is_device(side: &Side) -> bool {
+    matches!(side, Side::Device(_))
 }
 
 fn is_host(piece: &Piece) -> bool {

@@ -173,6 +173,26 @@ impl Space {
         location: MemLocation,
         write: bool,
     ) -> Result<Vec<Piece>> {
+        self.pieces(address, len, write, |mapping| mapping.access_of(location))
+    }
+
+    /// The same of memory of the host that the processor may use.
+    pub fn resolve_by_host(&self, address: u64, len: u64, write: bool) -> Result<Vec<Piece>> {
+        self.pieces(address, len, write, |mapping| {
+            match mapping.physical.record.location.kind {
+                MemLocation::DEVICE => ACCESS_NONE,
+                _ => mapping.host_access(false),
+            }
+        })
+    }
+
+    fn pieces(
+        &self,
+        address: u64,
+        len: u64,
+        write: bool,
+        access: impl Fn(&Mapping) -> c_int,
+    ) -> Result<Vec<Piece>> {
         let needed = if write {
             ACCESS_READ_WRITE
         } else {
@@ -183,7 +203,7 @@ impl Space {
         let mut at = address;
         while at < end {
             let (start, mapping) = self.at(at).ok_or(Code::INVALID_VALUE)?;
-            if mapping.access_of(location) < needed {
+            if access(mapping) < needed {
                 return Err(Code::INVALID_VALUE);
             }
             let len = (start + mapping.size).min(end) - at;

@@ -9,6 +9,7 @@ mod create;
 mod device;
 mod early;
 mod function_waits;
+mod host_copies;
 mod host_function;
 mod inside;
 mod joins;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Case> {
     stream::add(&mut list);
     capture::add(&mut list);
     joins::add(&mut list);
+    host_copies::add(&mut list);
     host_function::add(&mut list);
     function_waits::add(&mut list);
     belongings::add(&mut list);

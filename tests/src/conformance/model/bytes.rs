@@ -35,6 +35,7 @@ impl Tested<'_> {
                 let Some((address, runs)) = found(model, by, to, WRITE) else {
                     return Ok(());
                 };
+                let runs = runs.or_else(|| model.runs_by_host(by, address, to.len, WRITE));
                 let runs = runs.filter(|runs| are_alike(model, runs));
                 let bytes: Vec<u8> = (0..to.len).map(|at| pattern(seed, at)).collect();
                 let unit = model.unit as usize;
@@ -57,6 +58,7 @@ impl Tested<'_> {
                 let Some((address, runs)) = found(model, by, from, READ) else {
                     return Ok(());
                 };
+                let runs = runs.or_else(|| model.runs_by_host(by, address, from.len, READ));
                 let runs = runs.filter(|runs| are_alike(model, runs));
                 let expected = runs.map(|runs| model.bytes(&runs));
                 let answer = if expected.is_some() { OK } else { INVALID };
@@ -157,7 +159,8 @@ fn found(
     }
     let runs = model.runs(by, address, stretch.len, needed);
     let crosses = |runs: &Vec<Run>| runs.len() > 1 && runs.iter().any(|run| model.is_host(run));
-    if model.real && runs.as_ref().is_some_and(crosses) {
+    let forbidden = runs.is_none() && model.touches_host(address, stretch.len * model.unit);
+    if model.real && (forbidden || runs.as_ref().is_some_and(crosses)) {
         return None;
     }
     Some((address, runs))

@@ -227,7 +227,12 @@ impl Model {
                 .find(|&owner| !reaches(device, owner))
                 .map(|_| CUresult::CUDA_ERROR_INVALID_DEVICE),
         };
+        let holed = self
+            .all(address, pages)
+            .any(|at| !self.pages.contains_key(&at));
         match refused {
+            // What a real driver does with what lies behind a hole is not said by its answer.
+            _ if self.holes && fine && holed => None,
             Some(_) if self.real && !fine => None,
             // Of no pages inside a mapping, the emulator looks at the mapping.
             None if pages == 0 && user != 0 => None,
@@ -248,6 +253,30 @@ impl Model {
     pub fn all(&self, address: u64, pages: u64) -> impl Iterator<Item = u64> + use<> {
         let size = self.page;
         (0..pages).map(move |page| address + page * size)
+    }
+
+    /// Whether some of the range is memory of the host.
+    pub fn touches_host(&self, address: u64, len: u64) -> bool {
+        let first = address - address % self.page;
+        let pages = (address + len - first).div_ceil(self.page);
+        self.all(first, pages)
+            .filter_map(|page| self.pages.get(&page))
+            .any(|page| self.memories[self.memory(page)].at == HOST)
+    }
+
+    /// What a copy from or to the program's own memory finds: the processor does it, and what it may
+    /// use itself is as good.
+    pub fn runs_by_host(
+        &self,
+        user: User,
+        address: u64,
+        units: u64,
+        needed: u32,
+    ) -> Option<Vec<Run>> {
+        self.runs(user, address, units, needed).or_else(|| {
+            let runs = self.runs(HOST, address, units, needed)?;
+            runs.iter().all(|run| self.is_host(run)).then_some(runs)
+        })
     }
 
     /// What lies behind as many units at an address, mapping by mapping, where the access of all
