@@ -175,11 +175,10 @@ impl Work {
     ) -> Result<Found<'a>> {
         match side {
             Side::Device(address) => {
-                let found = space.resolve(*address, len, self.location, write);
                 // The processor does it where one side is the program's own memory.
-                let found = match (found, by_host) {
-                    (Err(_), true) => space.resolve_by_host(*address, len, write),
-                    (found, _) => found,
+                let found = match by_host {
+                    true => space.resolve_by_host(*address, len, self.location, write),
+                    false => space.resolve(*address, len, self.location, write),
                 };
                 Ok(Found::Device(found?))
             }

@@ -176,12 +176,23 @@ impl Space {
         self.pieces(address, len, write, |mapping| mapping.access_of(location))
     }
 
-    /// The same of memory of the host that the processor may use.
-    pub fn resolve_by_host(&self, address: u64, len: u64, write: bool) -> Result<Vec<Piece>> {
+    /// The same for a copy by the processor, for which what the processor may do itself is as good. Where
+    /// it may only read, a real driver ends the process when it is to write.
+    pub fn resolve_by_host(
+        &self,
+        address: u64,
+        len: u64,
+        location: MemLocation,
+        write: bool,
+    ) -> Result<Vec<Piece>> {
         self.pieces(address, len, write, |mapping| {
+            let given = mapping.access_of(location);
             match mapping.physical.record.location.kind {
-                MemLocation::DEVICE => ACCESS_NONE,
-                _ => mapping.host_access(false),
+                MemLocation::DEVICE => given,
+                _ => match mapping.host_access(false) {
+                    ACCESS_READ if write => ACCESS_NONE,
+                    by_host => given.max(by_host),
+                },
             }
         })
     }

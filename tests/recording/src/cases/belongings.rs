@@ -69,22 +69,6 @@ pub fn add(list: &mut List) {
                 ))
             },
         );
-        list.alone(
-            format!("context.takes streams, {end}"),
-            format!("a stream and an event after {end}"),
-            move |r| {
-                let context = begin(r, end)?;
-                let (stream, event) = (r.stream(1)?, r.event()?);
-                finish(r, end, context)?;
-                Ok(format!(
-                    "stream: {}, destroy {}; event: {}, destroy {}",
-                    code(d!(r, cuStreamQuery(stream))),
-                    code(d!(r, cuStreamDestroy(stream))),
-                    code(d!(r, cuEventQuery(event))),
-                    code(d!(r, cuEventDestroy(event))),
-                ))
-            },
-        );
     }
     list.alone(
         "context.reset",

@@ -43,7 +43,9 @@ impl Tested<'_> {
             // A real driver has the processor touch memory of the host, which ends the process where
             // it may not.
             let unsafe_place = model.real && model.touches_host(address, 1);
-            if unsafe_place && model.runs(user, address, PAGE, READ).is_none() {
+            let both = [user, HOST];
+            let allowed = |user| model.runs(user, address, PAGE, READ).is_some();
+            if unsafe_place && !both.into_iter().all(allowed) {
                 continue;
             }
             let readable = model.runs_by_host(user, address, PAGE, READ);

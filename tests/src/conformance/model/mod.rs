@@ -6,8 +6,8 @@
 //! granule is the driver's own, one unit of the model stands for as many bytes as make that equal,
 //! there is one device, and what could harm the process is left out: handles and addresses that are
 //! the driver's again, mappings past the end of their reservation, which it does not refuse, and
-//! copies across a border of host memory or to where nobody has access to it, which crash it. So is
-//! access across a hole, which it answers with success and does not give behind the hole.
+//! copies across a border of host memory or that the processor is not allowed to make there, which
+//! crash it. So is access across a hole, which it answers with success and does not give behind the hole.
 
 mod bytes;
 mod compare;

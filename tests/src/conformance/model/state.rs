@@ -264,8 +264,8 @@ impl Model {
             .any(|page| self.memories[self.memory(page)].at == HOST)
     }
 
-    /// What a copy from or to the program's own memory finds: the processor does it, and what it may
-    /// use itself is as good.
+    /// What a copy from or to the program's own memory finds. The processor does it where memory of the
+    /// host is meant: what it may use itself is as good, but where it may only read it cannot write.
     pub fn runs_by_host(
         &self,
         user: User,
@@ -273,22 +273,35 @@ impl Model {
         units: u64,
         needed: u32,
     ) -> Option<Vec<Run>> {
-        self.runs(user, address, units, needed).or_else(|| {
-            let runs = self.runs(HOST, address, units, needed)?;
-            runs.iter().all(|run| self.is_host(run)).then_some(runs)
+        self.runs_if(address, units, |page| {
+            let (given, by_host) = (page.access[user], page.access[HOST]);
+            match self.memories[self.memory(page)].at {
+                HOST if needed == WRITE && by_host == READ => false,
+                HOST => given.max(by_host) >= needed,
+                _ => given >= needed,
+            }
         })
     }
 
     /// What lies behind as many units at an address, mapping by mapping, where the access of all
     /// of it allows it.
     pub fn runs(&self, user: User, address: u64, units: u64, needed: u32) -> Option<Vec<Run>> {
+        self.runs_if(address, units, |page| page.access[user] >= needed)
+    }
+
+    fn runs_if(
+        &self,
+        address: u64,
+        units: u64,
+        allowed: impl Fn(&Page) -> bool,
+    ) -> Option<Vec<Run>> {
         let end = address + units * self.unit;
         let mut runs: Vec<Run> = Vec::new();
         let mut at = address;
         while at < end {
             let within = at % self.page;
             let page = self.pages.get(&(at - within))?;
-            if page.access[user] < needed {
+            if !allowed(page) {
                 return None;
             }
             let len = (self.page - within).min(end - at);
