@@ -1,6 +1,7 @@
-//! The emulator answers what a real driver was recorded to answer, but for what is listed.
+//! The emulator answers what a real driver was recorded to answer, but for what is listed, and
+//! nothing that the driver was not asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -17,10 +18,20 @@ fn read(path: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// The cases that a recording names as not recorded, for a reason that stands there.
+fn not_recorded(path: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# not recorded: "))
+        .map(|line| line.split_once(": ").unwrap().0.to_owned())
+        .collect()
+}
+
 #[test]
 fn the_emulator_answers_as_the_recorded_driver_but_for_what_is_listed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let recorded = read(&folder.join("h200-580.tsv"));
+    let not_recorded = not_recorded(&folder.join("h200-580.tsv"));
     let listed = read(&folder.join("deviations.tsv"));
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator.tsv");
     let status = Command::new(env!("CARGO_BIN_EXE_record"))
@@ -51,6 +62,20 @@ fn the_emulator_answers_as_the_recorded_driver_but_for_what_is_listed() {
     }
     for case in listed.keys().filter(|case| !recorded.contains_key(*case)) {
         wrong.push(format!("{case}: listed as a deviation, but not recorded"));
+    }
+    for (case, answer) in &emulated {
+        if !recorded.contains_key(case) && !not_recorded.contains(case) {
+            wrong.push(format!(
+                "{case}: the emulator answers {answer}, the driver was not asked: record it"
+            ));
+        }
+    }
+    for case in &not_recorded {
+        if recorded.contains_key(case) || !emulated.contains_key(case) {
+            wrong.push(format!(
+                "{case}: named as not recorded, but it is, or the emulator does not answer it"
+            ));
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
