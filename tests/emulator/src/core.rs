@@ -177,7 +177,14 @@ impl Locked {
         self
     }
 
-    /// The same for the thread that calls functions, which leaves the rest to whoever waits for it.
+    /// The same for all that a context was given so far, which may be using what goes next.
+    pub fn finish(self, context: u64) -> Self {
+        let steps = self.streams.left_in(context);
+        self.wait_for(&steps)
+    }
+
+    /// Lets other threads in until there may be a function to call. The rest is left to whoever waits
+    /// for it.
     pub fn wait_for_functions(self) -> Self {
         let next = self.streams.next().filter(|_| self.streams.has_functions());
         self.wait_until(next)

@@ -1,10 +1,11 @@
 //! Failures on demand, streams that stand still, and what is counted of it.
 
+mod common;
+
+use common::{DEVICE, SIZE, map};
 use std::time::{Duration, Instant};
 use vmm_emulator::{Calls, Code, Config};
 use vmm_sys::*;
-
-const SIZE: usize = 2 << 20;
 
 fn code(called: Result<(), Error>) -> CUresult {
     called
@@ -67,22 +68,7 @@ fn calls_fail_as_asked_and_memory_unmapped_under_work_is_found_out() {
         let mut context = std::ptr::null_mut();
         driver.cuDevicePrimaryCtxRetain(&mut context, 0).unwrap();
         driver.cuCtxSetCurrent(context).unwrap();
-        let prop = CUmemAllocationProp {
-            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
-            ..Default::default()
-        };
-        let access = CUmemAccessDesc {
-            location: prop.location,
-            flags: CUmemAccess_flags(3),
-        };
-        let (mut handle, mut address, mut stream) = (0, 0, std::ptr::null_mut());
-        driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
-        driver
-            .cuMemAddressReserve(&mut address, SIZE, 0, 0, 0)
-            .unwrap();
-        driver.cuMemMap(address, SIZE, 0, handle, 0).unwrap();
-        driver.cuMemSetAccess(address, SIZE, &access, 1).unwrap();
+        let (address, mut stream) = (map(&driver, DEVICE), std::ptr::null_mut());
         driver.cuStreamCreate(&mut stream, 1).unwrap();
         let held = emulator.hold_streams();
         driver.cuMemsetD8Async(address, 1, SIZE, stream).unwrap();
@@ -101,7 +87,6 @@ fn calls_fail_as_asked_and_memory_unmapped_under_work_is_found_out() {
             CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
             "it stays"
         );
-        driver.cuMemRelease(handle).unwrap();
         driver.cuMemAddressFree(address, SIZE).unwrap();
         let misuse = emulator.misuse();
         assert_eq!((misuse.unmap_under_work, misuse.use_after_unmap), (1, 1));

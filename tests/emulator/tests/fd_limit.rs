@@ -1,13 +1,14 @@
 //! At the process's limit of descriptors the driver cannot look which ones are open. What it does
 //! not see it does not take for closed.
 
+mod common;
+
+use common::{DEVICE, POSIX_FD, SIZE, prop};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm_emulator::Config;
 use vmm_sys::*;
-
-const SIZE: usize = 2 << 20;
 
 /// Opens files until none can be opened any more.
 fn use_up() -> Vec<OwnedFd> {
@@ -28,10 +29,8 @@ fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors(
     let emulator = Config::new().install().unwrap();
     let driver = emulator.driver().unwrap();
     let prop = CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType(1),
-        location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
-        ..Default::default()
+        requestedHandleTypes: POSIX_FD,
+        ..prop(DEVICE)
     };
     let used = || {
         let (mut free, mut total) = (0, 0);
@@ -47,7 +46,7 @@ fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors(
         driver.cuDevicePrimaryCtxRetain(&mut context, 0).unwrap();
         driver.cuCtxSetCurrent(context).unwrap();
         driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
-        let kind = CUmemAllocationHandleType(1);
+        let kind = POSIX_FD;
         driver
             .cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0)
             .unwrap();

@@ -1,12 +1,14 @@
 //! The kernel bounds the entries of a process's memory map. Mapping is refused there; what was
 //! mapped can be taken away all the same.
 
+mod common;
+
+use common::{DEVICE, SIZE, prop};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 use std::ffi::c_void;
 use vmm_emulator::Config;
 use vmm_sys::*;
 
-const SIZE: usize = 2 << 20;
 /// Entries that are left for the driver.
 const LEFT: usize = 400;
 
@@ -41,11 +43,7 @@ fn code(called: Result<(), Error>) -> CUresult {
 fn everything_can_be_unmapped_when_the_memory_map_is_full() {
     let emulator = Config::new().install().unwrap();
     let driver = emulator.driver().unwrap();
-    let prop = CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
-        ..Default::default()
-    };
+    let prop = prop(DEVICE);
     let (mut handle, mut start, range) = (0, 0, 2 * LEFT * SIZE);
     // SAFETY: pointers to locals, a handle and addresses of this driver.
     let (mapped, last, unmapped) = unsafe {

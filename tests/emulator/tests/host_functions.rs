@@ -1,5 +1,8 @@
 //! `cuLaunchHostFunc`: who calls the function, when, and what it may do.
 
+mod common;
+
+use common::{DEVICE, SIZE, map};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -8,7 +11,6 @@ use std::time::{Duration, Instant};
 use vmm_emulator::{Config, Emulator, Thread};
 use vmm_sys::*;
 
-const SIZE: usize = 2 << 20;
 const LONG: Duration = Duration::from_millis(200);
 
 /// One driver for all tests, which hold streams and fail contexts: one at a time.
@@ -223,12 +225,13 @@ fn a_context_in_which_work_failed_calls_nothing() {
     let (_one, _, driver) = driver();
     let place = Place::new(driver);
     let (first, second) = (Talk::new(false), Talk::new(true));
-    let mut memory = Chunk::new(driver);
+    let memory = map(driver, DEVICE);
     place.launch(wait, first);
     // SAFETY: the memory is mapped.
-    unsafe { driver.cuMemsetD8Async(memory.address, 1, SIZE, place.stream) }.unwrap();
+    unsafe { driver.cuMemsetD8Async(memory, 1, SIZE, place.stream) }.unwrap();
     place.launch(wait, second);
-    memory.unmap(driver);
+    // SAFETY: as above.
+    unsafe { driver.cuMemUnmap(memory, SIZE) }.unwrap();
     first.go.store(true, SeqCst);
     // SAFETY: the stream is alive.
     let waited = unsafe { driver.cuStreamSynchronize(place.stream) }.unwrap_err();
@@ -239,49 +242,6 @@ fn a_context_in_which_work_failed_calls_nothing() {
     other.launch(wait, first);
     other.synchronize();
     assert_eq!(second.calls.load(SeqCst), 0);
-}
-
-/// Mapped memory, which unlike that of `cuMemAlloc` can be unmapped under work.
-struct Chunk {
-    address: CUdeviceptr,
-    mapped: bool,
-}
-
-impl Chunk {
-    fn new(driver: &Driver) -> Self {
-        let place = CUmemLocation::new(CUmemLocationType(1), 0);
-        let prop = CUmemAllocationProp {
-            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location: place,
-            ..Default::default()
-        };
-        let access = CUmemAccessDesc {
-            location: place,
-            flags: CUmemAccess_flags(3),
-        };
-        let (mut handle, mut address) = (0, 0);
-        // SAFETY: pointers to locals, handles of this driver.
-        unsafe {
-            driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
-            driver
-                .cuMemAddressReserve(&mut address, SIZE, 0, 0, 0)
-                .unwrap();
-            driver.cuMemMap(address, SIZE, 0, handle, 0).unwrap();
-            driver.cuMemSetAccess(address, SIZE, &access, 1).unwrap();
-            driver.cuMemRelease(handle).unwrap();
-        }
-        Self {
-            address,
-            mapped: true,
-        }
-    }
-
-    fn unmap(&mut self, driver: &Driver) {
-        if std::mem::take(&mut self.mapped) {
-            // SAFETY: mapped in `new`.
-            unsafe { driver.cuMemUnmap(self.address, SIZE) }.unwrap();
-        }
-    }
 }
 
 unsafe extern "C-unwind" fn end_the_thread(data: *mut c_void) {

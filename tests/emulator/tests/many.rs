@@ -1,10 +1,12 @@
 //! What a call costs does not depend on how much is alive.
 
+mod common;
+
+use common::{DEVICE, POSIX_FD, SIZE, prop};
 use std::time::{Duration, Instant};
 use vmm_emulator::Config;
 use vmm_sys::*;
 
-const SIZE: usize = 2 << 20;
 /// Handles made between two looks at the clock, and how often.
 const EACH: usize = 200;
 const TIMES: usize = 15;
@@ -20,17 +22,15 @@ fn making_and_importing_memory_looks_at_no_other() {
     let emulator = Config::new().memory(1 << 40).install().unwrap();
     let driver = emulator.driver().unwrap();
     let prop = CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType(1),
-        location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
-        ..Default::default()
+        requestedHandleTypes: POSIX_FD,
+        ..prop(DEVICE)
     };
     let (mut first, mut fd) = (0, -1_i32);
     // SAFETY: pointers to locals, handles of this driver.
     unsafe {
         driver.cuInit(0).unwrap();
         driver.cuMemCreate(&mut first, SIZE, &prop, 0).unwrap();
-        let kind = CUmemAllocationHandleType(1);
+        let kind = POSIX_FD;
         let to = (&raw mut fd).cast();
         driver
             .cuMemExportToShareableHandle(to, first, kind, 0)
@@ -44,7 +44,7 @@ fn making_and_importing_memory_looks_at_no_other() {
             unsafe {
                 driver.cuMemCreate(&mut made, SIZE, &prop, 0).unwrap();
                 let from = fd as isize as *mut std::ffi::c_void;
-                let kind = CUmemAllocationHandleType(1);
+                let kind = POSIX_FD;
                 driver
                     .cuMemImportFromShareableHandle(&mut imported, from, kind)
                     .unwrap();

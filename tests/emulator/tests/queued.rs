@@ -1,13 +1,14 @@
 //! Work that is queued, and what happens meanwhile to the memory that it is about.
 
+mod common;
+
+use common::{DEVICE, SIZE, map};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 use vmm_emulator::{Config, Emulator};
 use vmm_sys::*;
 
-const SIZE: usize = 2 << 20;
 const WORK: Duration = Duration::from_millis(150);
-const DEVICE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
 const NUMA: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
 
 /// One test, since what is counted is the process's.
@@ -163,29 +164,4 @@ unsafe fn mapped_host_memory_is_unmapped_under_a_copy(
     let after = emulator.misuse();
     assert_eq!(after.unmap_under_work - before.unmap_under_work, 1);
     assert_eq!(after.use_after_unmap - before.use_after_unmap, 1);
-}
-
-/// Memory of a kind, mapped for the device.
-unsafe fn map(driver: &Driver, kind: CUmemLocationType) -> CUdeviceptr {
-    let prop = CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: CUmemLocation::new(kind, 0),
-        ..Default::default()
-    };
-    let access = CUmemAccessDesc {
-        location: CUmemLocation::new(DEVICE, 0),
-        flags: CUmemAccess_flags(3),
-    };
-    let (mut handle, mut address) = (0, 0);
-    // SAFETY: pointers to locals, handles of this driver.
-    unsafe {
-        driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
-        driver
-            .cuMemAddressReserve(&mut address, SIZE, 0, 0, 0)
-            .unwrap();
-        driver.cuMemMap(address, SIZE, 0, handle, 0).unwrap();
-        driver.cuMemSetAccess(address, SIZE, &access, 1).unwrap();
-        driver.cuMemRelease(handle).unwrap();
-    }
-    address
 }

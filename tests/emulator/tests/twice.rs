@@ -1,10 +1,12 @@
 //! What a program gives back a second time: the answers of the H200, and what is counted.
 
+mod common;
+
+use common::{DEVICE, SIZE, prop};
 use std::ptr::null_mut;
 use vmm_emulator::{Config, Misuse};
 use vmm_sys::*;
 
-const SIZE: usize = 2 << 20;
 const REFUSED: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 #[track_caller]
@@ -17,11 +19,7 @@ fn refused(called: Result<(), Error>) {
 fn what_is_given_back_twice_is_refused_counted_and_changes_nothing() {
     let emulator = Config::new().install().unwrap();
     let driver = emulator.driver().unwrap();
-    let prop = CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: CUmemLocation::new(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0),
-        ..Default::default()
-    };
+    let prop = prop(DEVICE);
     let (mut handle, mut kept, mut address, mut context) = (0, 0, 0, null_mut());
     let mut expected = Misuse::default();
     // SAFETY: pointers to locals, and handles and addresses of this driver.

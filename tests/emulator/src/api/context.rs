@@ -176,12 +176,6 @@ api! {
 }
 
 impl Locked {
-    /// Waits for what a context was given, which may be using what goes with it.
-    fn finish(self, context: u64) -> Self {
-        let steps = self.streams.left_in(context);
-        self.wait_for(&steps)
-    }
-
     fn drop_context(&mut self, context: u64) {
         self.drop_streams(context);
         self.drop_linear(context);

@@ -236,39 +236,37 @@ fn soon(mut core: Locked, function: &str, action: Action) -> Result {
     let stream = core.stream(0)?;
     core.no_capture_on(stream)?;
     core.usable(context)?;
-    if !core.is_in_host_memory(&work) {
-        return later(core, function, work.action, 0);
-    }
     core.check_work(&work)?;
-    let latency = fault::latency(function);
-    let now = Instant::now();
-    let step = core
-        .streams
-        .enqueue(stream, Task::Work(work), latency, now)?;
-    core = core.wait_for(&[step]);
-    core.usable(context)
+    let waits = core.is_in_host_memory(&work);
+    submit(core, function, work, stream, waits)
 }
 
 fn later(mut core: Locked, function: &str, action: Action, stream: u64) -> Result {
     // A stream brings its context along; only the default streams need a current one.
     let stream = core.stream(stream)?;
     let context = core.streams.get(stream)?.context;
-    let mut work = Work::new(context, core.location_of(context)?, action, &core.space);
+    let work = Work::new(context, core.location_of(context)?, action, &core.space);
     let recorded = core.is_recorded(stream)?;
     core.check_work(&work)?;
+    if recorded && !matches!(work.action, Action::Nothing) {
+        return core.add_captured(stream);
+    }
+    // As with a real driver, a copy to pageable memory is done when the call returns.
+    let waits = work.writes_host() && !core.is_pinned_target(&work);
+    submit(core, function, work, stream, waits)
+}
+
+/// Gives work that was found right to a stream, and waits for it where that is how the call is.
+fn submit(mut core: Locked, function: &str, mut work: Work, stream: u64, waits: bool) -> Result {
     if matches!(work.action, Action::Nothing) {
         return Ok(());
     }
-    if recorded {
-        return core.add_captured(stream);
-    }
+    let context = work.context;
     let latency = fault::latency(function);
     if latency == Duration::ZERO && !core.streams.is_held() && !core.streams.is_busy(stream)? {
         core.perform_on_stream(&work);
         return Ok(());
     }
-    // As with a real driver, a copy to pageable memory is done when the call returns.
-    let waits = work.writes_host() && !core.is_pinned_target(&work);
     if !waits {
         work.stage()?;
     }

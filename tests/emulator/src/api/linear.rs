@@ -27,8 +27,7 @@ api! {
             return Err(Code::INVALID_VALUE);
         };
         // Unlike the calls for mappings, this one waits.
-        let steps = core.streams.left_in(context);
-        core = core.wait_for(&steps);
+        core = core.finish(context);
         core.free_linear(address, freed.mapped)
     }
 }

@@ -25,8 +25,7 @@ api! {
             Some(&Pinned { size, allocated: true, context }) => {
                 core.pinned.remove(&start);
                 // Work that was queued before may write there.
-                let steps = core.streams.left_in(context);
-                let core = core.wait_for(&steps);
+                let core = core.finish(context);
                 vm::release(start, size);
                 drop(core);
                 Ok(())
@@ -58,8 +57,7 @@ api! {
         match core.pinned.get(&start) {
             Some(&Pinned { allocated: false, context, .. }) => {
                 core.pinned.remove(&start);
-                let steps = core.streams.left_in(context);
-                drop(core.wait_for(&steps));
+                drop(core.finish(context));
                 Ok(())
             }
             Some(_) => Err(Code::INVALID_VALUE),

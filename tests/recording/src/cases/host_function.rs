@@ -50,6 +50,12 @@ impl Talk {
         })
     }
 
+    /// Whether the same thread called both.
+    fn was_called_where(&self, other: &Self) -> bool {
+        let (one, two) = (self.thread.lock(), other.thread.lock());
+        one.is_ok_and(|one| two.is_ok_and(|two| *one == *two))
+    }
+
     fn inside(&self) -> String {
         self.inside
             .lock()
@@ -248,8 +254,7 @@ pub fn add(list: &mut List) {
             first.go.store(true, SeqCst);
             setup(d!(r, cuStreamSynchronize(stream)))?;
             setup(d!(r, cuStreamSynchronize(other)))?;
-            let (one, two) = (first.thread.lock(), second.thread.lock());
-            let same = one.is_ok_and(|one| two.is_ok_and(|two| *one == *two));
+            let same = first.was_called_where(&second);
             Ok(format!("called meanwhile {during}, on the same thread {same}"))
         },
     );
@@ -264,8 +269,7 @@ pub fn add(list: &mut List) {
             setup(d!(r, cuStreamSynchronize(stream)))?;
             setup(second.launch(r, stream))?;
             setup(d!(r, cuStreamSynchronize(stream)))?;
-            let (one, two) = (first.thread.lock(), second.thread.lock());
-            let same = one.is_ok_and(|one| two.is_ok_and(|two| *one == *two));
+            let same = first.was_called_where(&second);
             Ok(format!("on the same thread {same}"))
         },
     );

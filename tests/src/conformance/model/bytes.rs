@@ -16,9 +16,10 @@ impl Tested<'_> {
         match *op {
             Op::Fill { by, to, value } => {
                 let by = self.become_device(by);
-                let Some((address, runs)) = found(model, by, to, WRITE) else {
+                let Some(address) = place(model, by, to, WRITE) else {
                     return Ok(());
                 };
+                let runs = model.runs(by, address, to.len, WRITE);
                 // A fill from device memory on into host memory is refused, the other way round not.
                 let fine = |runs: &Vec<Run>| !runs.iter().skip(1).any(|run| model.is_host(run));
                 let runs = runs.filter(fine);
@@ -32,7 +33,7 @@ impl Tested<'_> {
             }
             Op::Write { by, to, seed } => {
                 let by = self.become_device(by);
-                let Some((address, _)) = found(model, by, to, WRITE) else {
+                let Some(address) = place(model, by, to, WRITE) else {
                     return Ok(());
                 };
                 let runs = model.runs_by_host(by, address, to.len, WRITE);
@@ -55,7 +56,7 @@ impl Tested<'_> {
             }
             Op::Read { by, from } => {
                 let by = self.become_device(by);
-                let Some((address, _)) = found(model, by, from, READ) else {
+                let Some(address) = place(model, by, from, READ) else {
                     return Ok(());
                 };
                 let runs = model.runs_by_host(by, address, from.len, READ);
@@ -77,12 +78,13 @@ impl Tested<'_> {
                     shift,
                     len: to.len,
                 };
-                let (Some((to_address, target)), Some((from_address, source))) =
-                    (found(model, by, to, WRITE), found(model, by, source, READ))
+                let (Some(to_address), Some(from_address)) =
+                    (place(model, by, to, WRITE), place(model, by, source, READ))
                 else {
                     return Ok(());
                 };
-                let both = target.zip(source);
+                let target = model.runs(by, to_address, to.len, WRITE);
+                let both = target.zip(model.runs(by, from_address, to.len, READ));
                 // What a copy onto itself leaves is not defined.
                 if both.as_ref().is_some_and(|(to, from)| overlap(to, from)) {
                     return Ok(());
@@ -145,28 +147,25 @@ impl Tested<'_> {
     }
 }
 
-/// Where a stretch lies and what the user finds there, `None` inside where the access does not
-/// allow it; `None` where the operation is left out.
-fn found(
-    model: &Model,
-    by: User,
-    stretch: Stretch,
-    needed: u32,
-) -> Option<(u64, Option<Vec<Run>>)> {
+/// Where a stretch lies; `None` where the operation is left out.
+fn place(model: &Model, by: User, stretch: Stretch, needed: u32) -> Option<u64> {
     let address = model.address_for(by, stretch.place, needed)? + stretch.shift * model.unit;
-    if model.leaves_out(address, stretch.len * model.unit) {
-        return None;
+    let left_out = model.leaves_out(address, stretch.len * model.unit)
+        || model.real && harms(model, by, address, stretch.len, needed);
+    (!left_out).then_some(address)
+}
+
+/// Whether a real driver may end the process: it has the processor touch memory of the host, which has
+/// to be allowed to, and go on with what lies behind.
+fn harms(model: &Model, by: User, address: u64, units: u64, needed: u32) -> bool {
+    if !model.touches_host(address, units * model.unit) {
+        return false;
     }
-    let runs = model.runs(by, address, stretch.len, needed);
-    let crosses = |runs: &Vec<Run>| runs.len() > 1 && runs.iter().any(|run| model.is_host(run));
-    // Memory of the host is touched by the processor, which has to be allowed to.
-    let by_host = || model.runs(HOST, address, stretch.len, needed).is_some();
-    let on_host = model.touches_host(address, stretch.len * model.unit);
-    let forbidden = on_host && (runs.is_none() || !by_host());
-    if model.real && (forbidden || runs.as_ref().is_some_and(crosses)) {
-        return None;
+    let runs = |user| model.runs(user, address, units, needed);
+    match (runs(by), runs(HOST)) {
+        (Some(runs), Some(_)) => runs.len() > 1,
+        _ => true,
     }
-    Some((address, runs))
 }
 
 /// Whether all is host memory, or none: otherwise a copy from or to the program's memory is refused.

@@ -175,6 +175,16 @@ impl Model {
         })
     }
 
+    /// As many pages at a place, or the mapping there; `None` where the operation is left out.
+    pub fn range(&self, place: Place, pages: Option<u64>) -> Option<(u64, u64)> {
+        let address = self.address(place)?;
+        let (address, pages) = match pages {
+            Some(pages) => (address, pages),
+            None => self.mapping(address),
+        };
+        (!self.leaves_out(address, pages * self.page)).then_some((address, pages))
+    }
+
     /// The memory behind a mapped page.
     pub fn memory(&self, page: &Page) -> usize {
         self.handles[page.handle].memory

@@ -231,16 +231,9 @@ impl Tested<'_> {
                 }
             }
             Op::Unmap { place, pages } => {
-                let Some(address) = model.address(place) else {
+                let Some((address, pages)) = model.range(place, pages) else {
                     return Ok(());
                 };
-                let (address, pages) = match pages {
-                    Some(pages) => (address, pages),
-                    None => model.mapping(address),
-                };
-                if model.leaves_out(address, pages * page) {
-                    return Ok(());
-                }
                 let answer = call!(driver, cuMemUnmap(address, (pages * page) as usize));
                 let fine = pages > 0
                     && model
@@ -261,16 +254,9 @@ impl Tested<'_> {
                 flags,
             } => {
                 let user = self.user(user);
-                let Some(address) = model.address(place) else {
+                let Some((address, pages)) = model.range(place, pages) else {
                     return Ok(());
                 };
-                let (address, pages) = match pages {
-                    Some(pages) => (address, pages),
-                    None => model.mapping(address),
-                };
-                if model.leaves_out(address, pages * page) {
-                    return Ok(());
-                }
                 let Some(expected) = model.access_answer(address, pages, user, flags) else {
                     return Ok(());
                 };
