@@ -85,6 +85,7 @@ mod memory_info;
 mod order;
 mod pieces;
 mod policy;
+mod prefix;
 mod properties;
 #[expect(unsafe_code, reason = "the one door to the driver")]
 mod raw;
@@ -111,6 +112,7 @@ pub use crate::layout::{Layout, LayoutRow};
 pub use crate::location::{Access, HandleTypes, Location};
 pub use crate::memory_info::MemoryInfo;
 pub use crate::policy::ChunkPolicy;
+pub use crate::prefix::Prefix;
 pub use crate::properties::DeviceProperties;
 pub use crate::sleep::{Progress, SleepError, SleepingBuffer};
 pub use crate::slice::Slice;

@@ -9,6 +9,7 @@ pub const CASES: &[Case] = cases![
     invariant_04_chunks_are_ascending_and_contiguous,
     invariant_04_the_length_is_a_prefix_of_the_chunks,
     invariant_04_growing_and_shrinking_leave_the_input_as_it_was,
+    what_grew_in_place_starts_with_what_was_there,
     invariant_05_growing_in_place_keeps_address_and_bytes,
     invariant_05_growing_moved_keeps_the_bytes_and_both_alias,
     invariant_05_a_chain_of_moves_keeps_every_byte,
@@ -100,6 +101,41 @@ fn invariant_04_growing_and_shrinking_leave_the_input_as_it_was(
     drop((grown, shrunk, other));
     assert_eq!(buffer.layout().rows, layout.rows);
     expect_pattern(&buffer, buffer.len(), 4)
+}
+
+fn what_grew_in_place_starts_with_what_was_there(context: &Context) -> Result<(), Failure> {
+    let (allocator, granularity) = exact(context)?;
+    let work = || {
+        let shorter = allocator.allocate_with_capacity(granularity, 4 * granularity)?;
+        let buffer = shorter.grow(2 * granularity)?;
+        let (prefix, nothing) = (buffer.prefix(), allocator.allocate(0)?.prefix());
+        let longer = buffer.grow(3 * granularity)?;
+        let longest = longer.grow(4 * granularity)?;
+        let alias = buffer.alias();
+        for begins in [&buffer, &alias, &longer, &longest] {
+            assert!(begins.starts_with(&prefix));
+            assert!(begins.starts_with(&nothing));
+        }
+        assert!(longest.shrink(2 * granularity)?.starts_with(&prefix));
+        assert!(!shorter.starts_with(&prefix));
+        assert!(!buffer.starts_with(&longer.prefix()));
+        let other = allocator.allocate(2 * granularity)?;
+        assert!(!other.starts_with(&prefix));
+        // The addresses behind are taken, so it moves.
+        let moved = buffer.grow(3 * granularity)?;
+        assert_ne!(moved.address(), buffer.address());
+        assert!(!moved.starts_with(&prefix));
+        // Other memory at the same addresses.
+        let address = buffer.address();
+        drop((buffer, alias, longer, longest));
+        let again = shorter.grow(2 * granularity)?;
+        assert_eq!(again.address(), address);
+        assert!(!again.starts_with(&prefix));
+        assert!(again.starts_with(&shorter.prefix()));
+        Ok(())
+    };
+    work()?;
+    context.leaves_nothing(work)
 }
 
 fn invariant_05_growing_in_place_keeps_address_and_bytes(context: &Context) -> Result<(), Failure> {
