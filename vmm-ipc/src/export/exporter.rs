@@ -7,6 +7,7 @@ use vmm::{
     Access, Allocation, Allocator, Buffer, ChunkPolicy, Device, HandleTypes, Location, MapOptions,
 };
 
+use super::origin::Origin;
 use super::{Export, fabric_handles};
 use crate::channel::Channel;
 use crate::error::{Error, ErrorKind, Result};
@@ -107,12 +108,8 @@ impl Exporter {
     /// [`ErrorKind::FdLimit`] with how many descriptors are needed and left; [`ErrorKind::Memory`].
     pub fn export(&self, buffer: &Buffer) -> Result<Export> {
         let mut export = self.prepare(buffer)?;
-        let chunks: Vec<_> = buffer
-            .chunks()
-            .map(|chunk| chunk.allocation.clone())
-            .collect();
-        for chunk in &chunks {
-            export.export_chunk(chunk, chunks.len())?;
+        for chunk in buffer.chunks() {
+            export.export_chunk(chunk.allocation, buffer.chunk_count())?;
         }
         Ok(export)
     }
@@ -143,15 +140,16 @@ impl Exporter {
         if buffer.chunk_count() == 0 {
             return Err(refuse("it is empty: there is no memory to share"));
         }
-        if buffer.chunks().any(|chunk| chunk.allocation.is_imported()) {
+        let chunks: Vec<_> = buffer.chunks().collect();
+        if chunks.iter().any(|chunk| chunk.allocation.is_imported()) {
             return Err(refuse(
                 "it has memory that was imported, and the driver does not export that again",
             )
             .advise("import it with `keep_handles` and pass it on with `Imported::export`"));
         }
         let host = buffer.location().is_host();
-        if buffer
-            .chunks()
+        if chunks
+            .iter()
             .any(|chunk| chunk.allocation.location().is_host() != host)
         {
             return Err(refuse(MIXED));
@@ -194,11 +192,11 @@ impl Exporter {
             len: buffer.len() as u64,
             capacity: buffer.capacity() as u64,
         };
-        let sizes = buffer.chunks().map(|chunk| chunk.size as u64).collect();
+        let sizes = chunks.iter().map(|chunk| chunk.size as u64).collect();
         let fabric = if by_fd {
             Vec::new()
         } else {
-            fabric_handles(buffer.chunks())?
+            fabric_handles(chunks.iter().copied())?
         };
         let descriptor = Descriptor::new(fields, sizes, fabric)
             .map_err(|error| Error::wire(attempt(), error))?;
@@ -206,7 +204,7 @@ impl Exporter {
             descriptor,
             fds: Vec::new(),
             updates: Vec::new(),
-            memory: Some(buffer.chunks().map(|chunk| chunk.allocation.id()).collect()),
+            origin: Some(Origin::new(buffer)),
             anchor: self.anchor.clone(),
         })
     }

@@ -71,8 +71,8 @@ impl Export {
             return Err(Error::wire(attempt(), error));
         }
         self.descriptor.raise_capacity(grown.capacity() as u64);
-        if let Some(memory) = &mut self.memory {
-            memory.extend(new.iter().map(|chunk| chunk.allocation.id()));
+        if let Some(origin) = &mut self.origin {
+            origin.take_in(grown);
         }
         self.updates.push(update);
         let last = self.updates.last();
@@ -87,20 +87,13 @@ impl Export {
     ) -> Result<Vec<Chunk<'a>>> {
         let wrong =
             |reason: &'static str| Error::new(ErrorKind::InvalidArgument, attempt(), reason);
-        let Some(memory) = &self.memory else {
+        let Some(origin) = &self.origin else {
             return Err(
                 wrong("a buffer that was imported grows by what its exporter sends")
                     .advise("call `Imported::export_growth` once that has grown"),
             );
         };
-        let mut chunks = grown.chunks();
-        // A buffer can be put together by hand from memory that others have too, so that the last
-        // chunk alone would not tell.
-        let continues = memory.iter().all(|known| {
-            let chunk = chunks.next();
-            chunk.is_some_and(|chunk| chunk.allocation.id() == *known)
-        });
-        if !continues {
+        if !origin.begins(grown) {
             return Err(wrong("its first chunks are not those that were exported")
                 .advise("grow the buffer that was exported, or export this one anew"));
         }
@@ -108,7 +101,7 @@ impl Export {
             return Err(wrong("it is shorter than what was exported")
                 .advise("grow the buffer that was exported, or export this one anew"));
         }
-        let new: Vec<_> = chunks.collect();
+        let new: Vec<_> = grown.chunks_from(self.descriptor.sizes().len()).collect();
         if new.is_empty() {
             return Err(wrong(NOTHING_NEW));
         }
@@ -128,26 +121,22 @@ impl Export {
 
     /// Whether what the buffer grows by comes from its exporter.
     pub(crate) fn is_relay(&self) -> bool {
-        self.memory.is_none()
+        self.origin.is_none()
     }
 
-    /// Take in the next updates, which came from the exporter, with their descriptors. All or nothing.
+    /// Take in the next updates, which came from the exporter, with their descriptors.
     pub(crate) fn pass_on(&mut self, updates: &[Update], fds: &[OwnedFd]) -> Result<()> {
-        let attempt = || {
-            format!(
-                "passing on what buffer {} has grown by",
-                self.descriptor.id()
-            )
-        };
-        let mut descriptor = self.descriptor.clone();
+        let id = self.descriptor.id();
+        let attempt = || format!("passing on what buffer {id} has grown by");
+        let mut fds = duplicate(fds, attempt)?.into_iter();
         for update in updates {
-            descriptor
+            self.descriptor
                 .apply(update)
                 .map_err(|error| Error::wire(attempt(), error))?;
+            let (first, end) = self.span(update);
+            self.fds.extend(fds.by_ref().take(end - first));
+            self.updates.push(update.clone());
         }
-        self.fds.extend(duplicate(fds, attempt)?);
-        self.descriptor = descriptor;
-        self.updates.extend_from_slice(updates);
         Ok(())
     }
 
@@ -166,11 +155,8 @@ impl Export {
     /// [`ErrorKind::OutOfOrder`] where that update is not here; [`ErrorKind::FdLimit`].
     pub fn update_to_parts(&self, generation: u64) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let attempt = || "duplicating the handles of an update".to_owned();
-        let known = self
-            .updates
-            .iter()
-            .find(|update| update.generation() == generation);
-        let Some(update) = known else {
+        let known = generation.checked_sub(1);
+        let Some(update) = known.and_then(|before| self.updates_since(before).first()) else {
             let reason = format!("there is no update to generation {generation} here");
             return Err(Error::new(ErrorKind::OutOfOrder, attempt(), reason));
         };
@@ -234,13 +220,11 @@ impl Export {
     }
 }
 
-/// Of updates in order, those after `generation`; none where the next one is not there.
+/// Of updates that follow one another, those after `generation`; none where the next one is not there.
 pub(crate) fn since(updates: &[Update], generation: u64) -> &[Update] {
-    let next = generation.checked_add(1);
-    let first = updates
-        .iter()
-        .position(|update| Some(update.generation()) == next);
+    let index = |first: &Update| generation.checked_add(1)?.checked_sub(first.generation());
+    let first = updates.first().and_then(index);
     first
-        .and_then(|first| updates.get(first..))
+        .and_then(|first| updates.get(usize::try_from(first).ok()?..))
         .unwrap_or_default()
 }

@@ -3,16 +3,18 @@
 mod exchange;
 mod exporter;
 mod growth;
+mod origin;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use vmm::{Allocation, AllocationId};
+use vmm::Allocation;
 
 use self::exporter::Anchor;
 pub use self::exporter::Exporter;
 pub(crate) use self::growth::since;
+use self::origin::Origin;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::fd_limit;
@@ -33,8 +35,8 @@ pub struct Export {
     /// One for each chunk; empty where fabric handles travel.
     fds: Vec<OwnedFd>,
     updates: Vec<Update>,
-    /// The memory of each chunk, by which a grown buffer is recognised. `None` for a relay.
-    memory: Option<Vec<AllocationId>>,
+    /// By what a grown buffer is recognised. `None` for a relay.
+    origin: Option<Origin>,
     anchor: Option<Arc<Anchor>>,
 }
 
@@ -45,7 +47,7 @@ impl Export {
             descriptor,
             fds,
             updates: Vec::new(),
-            memory: None,
+            origin: None,
             anchor: None,
         }
     }
