@@ -35,7 +35,10 @@ impl Buffer {
                 self.growing(new_len),
                 "it was put together from given allocations and has no allocator",
             )
-            .advise("use `extend` with more allocations, or `grow_with` an allocator")),
+            .advise(
+                "use `extend` with more allocations, or `grow_with` an allocator; one that was \
+                 imported grows when its exporter's does (`Imported::receive_update` of vmm-ipc)",
+            )),
         }
     }
 

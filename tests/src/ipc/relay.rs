@@ -155,5 +155,10 @@ fn what_a_buffer_grows_by_is_passed_on_without_the_rest(context: &Context) -> Re
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     let error = imported.export()?.grow(imported.buffer()).unwrap_err();
     assert!(error.to_string().contains("export_growth"), "{error}");
+    // Nor does an imported buffer grow by itself.
+    let buffer = imported.buffer();
+    let error = buffer.grow(buffer.len() + granularity).unwrap_err();
+    assert_eq!(error.kind(), vmm::ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("receive_update"), "{error}");
     Ok(())
 }
