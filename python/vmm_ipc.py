@@ -480,6 +480,9 @@ class Buffer:
     """Chunks at one contiguous range of addresses. `close` it, or let it go, to unmap it: either waits
     for the device, which ends a capture of a stream into a graph that goes on: do neither then.
 
+    One that grows beyond its `capacity` moves to twice the addresses, so that moves stay few. Arrays of
+    the old place stay valid and see the same bytes: it stays mapped until the buffer is closed.
+
     `retired`: the other side has said that it will send no more updates of it."""
 
     # Those that were let go and could not be unmapped, tried again when another buffer goes.
@@ -596,6 +599,16 @@ class Buffer:
         self._ranges.append((address, capacity))
         self.address, self.capacity, self.mapped = address, capacity, 0
 
+    def _move(self, total):
+        """Addresses for the whole buffer, with room to grow into: every move maps all chunks again."""
+        ample = max(total, 2 * self.capacity)
+        try:
+            self._reserve(ample)
+        except CudaError as error:
+            if ample == total or error.code.name != "CUDA_ERROR_OUT_OF_MEMORY":
+                raise
+            self._reserve(total)
+
     def _extend(self, handles, sizes, length):
         """Takes the handles over and maps them behind the others; as a whole or not at all."""
         before = (self.address, self.capacity, self.mapped, len(self._mappings), len(self._ranges))
@@ -606,7 +619,7 @@ class Buffer:
             if total > self.capacity:
                 # What looks at the old range keeps it; the buffer continues at a larger one.
                 new = list(zip(self._handles, self.sizes)) + new
-                self._reserve(total)
+                self._move(total)
             start = self.address + self.mapped
             for handle, size in new:
                 _call("cuMemMap", self.address + self.mapped, size, 0, handle, 0)

@@ -91,6 +91,7 @@ fn check_python(shell: &Shell, target: &Path) -> Result {
     cmd!(shell, "{python} tests/python/buffers.py")
         .env("VMM_EMULATOR_DEVICES", "2")
         .run()?;
+    cmd!(shell, "{python} tests/python/grow.py").run()?;
     cmd!(
         shell,
         "cargo build --quiet --release --package vmm-ipc --example python_peer"
