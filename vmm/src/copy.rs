@@ -7,7 +7,7 @@
 use bytemuck::{AnyBitPattern, NoUninit};
 use vmm_sys::CUresult;
 
-use crate::buffer::{Buffer, Chunk};
+use crate::buffer::Buffer;
 use crate::capture::Relaxed;
 use crate::context::Current;
 use crate::device::Device;
@@ -29,15 +29,20 @@ impl Buffer {
     #[doc(alias = "cuMemcpyDtoH")]
     #[doc(alias = "cuMemcpyDtoHAsync")]
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.span(offset, to.len())?;
+        self.read_pieces(offset, to, &self.cuts(offset, to.len()))
+    }
+
+    /// As [`Buffer::read`], for a range that is to be cut there: nowhere inside one chunk.
+    pub(crate) fn read_pieces(&self, offset: usize, to: &mut [u8], cuts: &[usize]) -> Result<()> {
         let span = self.span(offset, to.len())?;
         if to.is_empty() {
             return Ok(());
         }
         let len = to.len();
         let attempt = format_args_for("reading", len, offset);
-        let cuts = self.cuts(offset, len);
         let copy = |sys: &vmm_sys::Driver, on: Option<CopyStream>| {
-            pieces::between(&cuts, len).try_for_each(|(start, len)| {
+            pieces::between(cuts, len).try_for_each(|(start, len)| {
                 let to = to.get_mut(start..start + len).unwrap_or_default();
                 raw::copy_to_host(sys, on, to, span.part(start, len))
             })
@@ -54,14 +59,19 @@ impl Buffer {
     #[doc(alias = "cuMemcpyHtoD")]
     #[doc(alias = "cuMemcpyHtoDAsync")]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.span(offset, from.len())?;
+        self.write_pieces(offset, from, &self.cuts(offset, from.len()))
+    }
+
+    /// As [`Buffer::write`], for a range that is to be cut there: nowhere inside one chunk.
+    pub(crate) fn write_pieces(&self, offset: usize, from: &[u8], cuts: &[usize]) -> Result<()> {
         let span = self.span(offset, from.len())?;
         if from.is_empty() {
             return Ok(());
         }
         let attempt = format_args_for("writing", from.len(), offset);
-        let cuts = self.cuts(offset, from.len());
         let copy = |sys: &vmm_sys::Driver, on: Option<CopyStream>| {
-            pieces::between(&cuts, from.len()).try_for_each(|(start, len)| {
+            pieces::between(cuts, from.len()).try_for_each(|(start, len)| {
                 let from = from.get(start..start + len).unwrap_or_default();
                 raw::copy_from_host(sys, on, span.part(start, len), from)
             })
@@ -259,12 +269,9 @@ impl Buffer {
     /// The driver has one answer to every wrong argument. Where the memory is not mapped for what was
     /// tried, that is why.
     fn explain(&self, error: Error, offset: usize, len: usize, needed: Access) -> Error {
-        let touched =
-            |chunk: &Chunk<'_>| chunk.offset < offset + len && chunk.offset + chunk.size > offset;
         let least = self
-            .chunks()
-            .filter(touched)
-            .map(|chunk| chunk.access)
+            .touched(offset, len)
+            .filter_map(|link| Some(link.mapping().access()?.of(&self.kind.device)))
             .min();
         match (error.code(), least) {
             (Some(CUresult::CUDA_ERROR_INVALID_VALUE), Some(least)) if least < needed => error

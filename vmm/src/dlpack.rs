@@ -92,13 +92,15 @@ impl Slice {
     /// Whether this part is host memory, and the least that the device may do in it; `None` where it
     /// is both kinds of memory.
     fn kind(&self) -> Option<(bool, Access)> {
-        let (from, to) = (self.offset(), self.offset() + self.len());
-        let mut touched = self
-            .buffer()
-            .chunks()
-            .filter(|chunk| chunk.offset < to && chunk.offset + chunk.size > from)
-            .map(|chunk| (chunk.allocation.location().is_host(), chunk.access));
-        let nothing = (self.buffer().location().is_host(), Access::ReadWrite);
+        let buffer = self.buffer();
+        let mut touched = buffer
+            .touched(self.offset(), self.len())
+            .filter_map(|link| {
+                let mapping = link.mapping();
+                let on_host = mapping.allocation()?.location().is_host();
+                Some((on_host, mapping.access()?.of(buffer.device())))
+            });
+        let nothing = (buffer.location().is_host(), Access::ReadWrite);
         let first = touched.next().unwrap_or(nothing);
         touched.try_fold(first, |(on_host, least), (other, access)| {
             (on_host == other).then(|| (on_host, least.min(access)))

@@ -4,10 +4,22 @@
 //! bound between memory of the host and of a device, and refuses to set bytes over the bound before a
 //! chunk of host memory. So a call is cut at these, and where the device changes.
 
+use std::sync::Arc;
+
 use crate::buffer::Buffer;
-use crate::chain;
+use crate::chain::{self, Link};
 
 impl Buffer {
+    /// The chunks that a range touches, the last one first. Those behind it are passed over one by
+    /// one, and nothing but their address is looked at.
+    pub(crate) fn touched(&self, offset: usize, len: usize) -> impl Iterator<Item = &Arc<Link>> {
+        let start = self.base + offset as u64;
+        let end = start + len as u64;
+        chain::backwards(self.tail.as_ref())
+            .skip_while(move |link| link.mapping().address() >= end)
+            .take_while(move |link| link.mapping().end() > start)
+    }
+
     /// Where a range has to be cut: bytes from `offset` on, ascending. None in a buffer of one device's
     /// memory, as most are, for which nothing is looked at or allocated.
     pub(crate) fn cuts(&self, offset: usize, len: usize) -> Vec<usize> {
@@ -15,7 +27,7 @@ impl Buffer {
         if self.kind.is_plain {
             return cuts;
         }
-        for link in chain::backwards(self.tail.as_ref()) {
+        for link in self.touched(offset, len) {
             let start = (link.mapping().address() - self.base) as usize;
             if start <= offset {
                 break;
@@ -25,7 +37,7 @@ impl Buffer {
                 (Some(before), Some(here)) => !here.location().is_host() && here.lies_with(before),
                 _ => false,
             };
-            if start < offset + len && !alike {
+            if !alike {
                 cuts.push(start - offset);
             }
         }

@@ -153,7 +153,8 @@ impl Buffer {
             })?;
             bytes.resize(size, 0);
             for (index, part) in bytes.chunks_mut(STEP).enumerate() {
-                self.read(chunk.offset + index * STEP, part)?;
+                // It lies in one chunk, so nobody has to look where to cut it.
+                self.read_pieces(chunk.offset + index * STEP, part, &[])?;
                 done += part.len();
                 progress(Progress { done, total });
             }
@@ -370,7 +371,7 @@ impl SleepingBuffer {
         let (total, mut done) = (self.len, 0);
         for (chunk, bytes) in buffer.chunks().zip(contents) {
             for (index, part) in bytes.chunks(STEP).enumerate() {
-                buffer.write(chunk.offset + index * STEP, part)?;
+                buffer.write_pieces(chunk.offset + index * STEP, part, &[])?;
                 done += part.len();
                 progress(Progress { done, total });
             }
