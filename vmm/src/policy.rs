@@ -4,8 +4,9 @@
 ///
 /// What sharing a buffer costs is decided by the number of its chunks and hardly by its bytes, so by
 /// default an allocation is one chunk, and a buffer that grows in small steps takes chunks of a
-/// quarter of its size: n bytes grown in any number of steps are O(log n) chunks, and at most a
-/// quarter more memory is mapped than was asked for.
+/// quarter of its size, and of 1 GiB from 4 GiB on: up to there n bytes grown in any number of steps
+/// are O(log n) chunks, and then one for each GiB. At most a quarter more memory is mapped than was
+/// asked for, and at most 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPolicy {
     growth: bool,
@@ -133,6 +134,18 @@ mod tests {
         assert!(small <= 40, "{small}");
         assert!(large <= small + 6 * 4, "{large} against {small}");
         assert!(mapped <= (1 << 36) / 4 * 5, "{mapped}");
+    }
+
+    #[test]
+    fn by_default_there_is_a_chunk_for_each_gibibyte_at_most() {
+        let (policy, gib) = (ChunkPolicy::growing(), 1 << 30);
+        for by in [G, 16 * M] {
+            let (first, _) = grown(policy, 4 * gib, by);
+            let (all, mapped) = grown(policy, 1024 * gib, by);
+            assert!(first <= 40, "{first}");
+            assert!(all <= first + 1020, "{all} against {first}");
+            assert!(mapped <= 1025 * gib, "{mapped}");
+        }
     }
 
     #[test]

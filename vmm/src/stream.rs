@@ -99,7 +99,10 @@ impl Stream {
 
     /// A stream that `keeper` owns, such as the `Arc` in which a framework holds its stream. The
     /// keeper is dropped with the last clone of the returned value and the last buffer and copy that
-    /// recorded it or share memory with one that did, so the stream cannot go too early.
+    /// recorded it or share memory with one that did, so the stream cannot go too early. Memory keeps
+    /// every such stream that was ever recorded for it until it is unmapped, since nobody can ask
+    /// another's stream whether it is done without harm to a capture: record one of a few, and not a
+    /// new one for each piece of work.
     ///
     /// # Safety
     ///
