@@ -11,15 +11,19 @@ use std::time::{Duration, Instant};
 
 use counting::{Cost, cost};
 use numbers::{EXPORT, FREE, IMPORT, KINDS, MAP, RELEASE, SET_ACCESS, UNMAP};
-use vmm::{Allocator, Buffer, ChunkPolicy, Driver, HandleTypes};
+use vmm::dlpark::ffi::{DLDataType, DLDataTypeCode};
+use vmm::{
+    Allocator, Buffer, ChunkPolicy, Driver, Granularity, HandleTypes, Location, Progress, Stream,
+};
 use vmm_ipc::{Export, Exporter, ImportOptions, Imported, Limits};
 
-const CHUNK: usize = 2 << 20;
+const CHUNK: usize = 4096;
 
 fn allocator(driver: &Driver, handle_types: HandleTypes) -> Allocator {
     let builder = Allocator::builder(&driver.device(0).unwrap());
     builder
         .handle_types(handle_types)
+        .granularity(Granularity::Minimum)
         .chunk_policy(ChunkPolicy::exact().largest(CHUNK))
         .build()
         .unwrap()
@@ -45,7 +49,11 @@ fn allocate(allocator: &Allocator, chunks: usize) -> (Buffer, Cost) {
     });
     let n = chunks as u64;
     assert_eq!(buffer.chunk_count(), chunks);
-    assert_eq!(cost.calls, [n, 0, 1, 0, n, 0, 1, 0, 0], "{chunks} chunks");
+    assert_eq!(
+        cost.calls,
+        [n, 0, 1, 0, n, 0, 1, 0, 0, 0],
+        "{chunks} chunks"
+    );
     assert!(
         cost.kept <= 128 * chunks as isize + 2048,
         "{chunks} chunks keep {} bytes",
@@ -67,7 +75,7 @@ fn a_hundred_thousand_chunks_cost_ten_times_what_ten_thousand_do() {
     let (few_grown, few_grow) = cost(|| few.grow(few.len() + CHUNK).unwrap());
     let (many_grown, many_grow) = cost(|| many.grow(many.len() + CHUNK).unwrap());
     assert_eq!(many_grow, few_grow);
-    assert_eq!(many_grow.calls, [1, 0, 0, 0, 1, 0, 1, 0, 0]);
+    assert_eq!(many_grow.calls, [1, 0, 0, 0, 1, 0, 1, 0, 0, 0]);
 
     // What is shared is not taken down twice.
     let ((), shared) = cost(|| drop(many));
@@ -143,19 +151,28 @@ impl Shared {
         assert_eq!(bytes, update.encode());
         [exported, imported, relayed]
     }
+}
 
-    /// The median time of many grows.
-    fn pace(&mut self) -> Duration {
-        let mut times: Vec<_> = (0..101)
-            .map(|_| {
-                let start = Instant::now();
-                self.grow();
-                start.elapsed()
-            })
-            .collect();
-        times.sort();
-        times[times.len() / 2]
-    }
+/// The median time that something takes.
+fn pace(mut work: impl FnMut()) -> Duration {
+    let mut times: Vec<_> = (0..31)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// A walk over what was there already allocates nothing and calls nobody, and a hundred times the
+/// chunks are a hundred times the steps.
+fn assert_flat(what: &str, few: Duration, many: Duration) {
+    assert!(
+        many < 5 * few,
+        "{what} takes {few:?} with 1000 chunks, and {many:?} with 100 000"
+    );
 }
 
 #[test]
@@ -177,11 +194,108 @@ fn what_a_shared_buffer_grows_by_costs_the_same_whatever_its_size() {
     ];
     assert_eq!(costs.map(|cost| cost.calls), expected);
 
-    // A walk over what was there already allocates nothing and calls nobody. A hundred times the chunks
-    // would be a hundred times the steps.
-    let (quick, slow) = (few.pace(), many.pace());
-    assert!(
-        slow < 5 * quick,
-        "a grow takes {quick:?} with 1000 chunks, and {slow:?} with 100 000"
-    );
+    let many = pace(|| _ = many.grow());
+    assert_flat("a grow", pace(|| _ = few.grow()), many);
+}
+
+#[test]
+fn what_touches_a_part_costs_the_same_whatever_the_buffer_s_size() {
+    let driver = numbers::driver();
+    let allocator = allocator(&driver, HandleTypes::NONE);
+    let device = driver.device(0).unwrap();
+    let streams = [(); 2].map(|()| Stream::new(&device).unwrap());
+    let [one, other] = &streams;
+    let operations: &[(&str, &dyn Fn(&mut Buffer))] = &[
+        ("alias", &|buffer| drop(buffer.alias())),
+        ("slice", &|buffer| drop(buffer.slice(5..10).unwrap())),
+        ("shrink", &|buffer| {
+            drop(buffer.shrink(buffer.len() - CHUNK).unwrap())
+        }),
+        ("read", &|buffer| buffer.read(0, &mut [0]).unwrap()),
+        ("write", &|buffer| buffer.write(0, &[1]).unwrap()),
+        ("fill", &|buffer| buffer.fill(0, 1, 1).unwrap()),
+        ("chunks_from", &|buffer| {
+            assert_eq!(buffer.chunks_from(buffer.chunk_count() - 1).count(), 1);
+        }),
+        ("starts_with", &|buffer| {
+            let prefix = buffer.prefix();
+            assert!(buffer.starts_with(&prefix));
+        }),
+        ("set_stream", &|buffer| {
+            buffer.set_stream(Some(one));
+            buffer.set_stream(Some(other));
+            buffer.set_stream(None);
+        }),
+        ("into_dlpack", &|buffer| {
+            let bytes = DLDataType {
+                code: DLDataTypeCode::UINT,
+                bits: 8,
+                lanes: 1,
+            };
+            let last = buffer.slice(buffer.len() - CHUNK..).unwrap();
+            drop(last.into_dlpack(bytes, &[CHUNK as i64]).unwrap());
+        }),
+    ];
+    let [mut few, mut many] = [1_000, 100_000].map(|chunks| {
+        let buffer = allocator.allocate(chunks * CHUNK).unwrap();
+        assert_eq!(buffer.chunk_count(), chunks);
+        buffer
+    });
+    for (what, work) in operations {
+        // What is made once is made now.
+        work(&mut few);
+        work(&mut many);
+        let (((), cheap), ((), dear)) = (cost(|| work(&mut few)), cost(|| work(&mut many)));
+        assert_eq!(cheap, dear, "{what}");
+        let times = |buffer: &mut Buffer| pace(|| (0..20).for_each(|_| work(buffer)));
+        let quick = times(&mut few);
+        assert_flat(what, quick, times(&mut many));
+    }
+}
+
+/// Buffers of host memory are looked through for where a copy has to be cut, and yet every chunk once.
+#[test]
+fn the_sleep_of_ten_times_the_chunks_takes_ten_times_as_long() {
+    let driver = numbers::driver();
+    let allocator = Allocator::builder(&driver.device(0).unwrap())
+        .location(Location::HostNuma(0))
+        .granularity(Granularity::Minimum)
+        .chunk_policy(ChunkPolicy::exact().largest(CHUNK))
+        .build()
+        .unwrap();
+    let sleep_and_wake = |chunks: usize| {
+        let mut buffer = Some(allocator.allocate(chunks * CHUNK).unwrap());
+        let quiet = |_: Progress| {};
+        let mut times = [(); 3].map(|()| {
+            let start = Instant::now();
+            let asleep = buffer.take().unwrap().sleep_with_contents(quiet).unwrap();
+            buffer = Some(asleep.wake().unwrap());
+            start.elapsed()
+        });
+        times.sort();
+        times[1]
+    };
+    let (few, many) = (sleep_and_wake(1_000), sleep_and_wake(10_000));
+    // Were it a walk for each chunk, it would be a hundred times.
+    assert!(many < 30 * few, "{few:?} and {many:?}");
+}
+
+#[test]
+fn a_buffer_that_grows_without_room_moves_seldom() {
+    let driver = numbers::driver();
+    let allocator = allocator(&driver, HandleTypes::NONE);
+    let mut buffer = allocator.allocate(CHUNK).unwrap();
+    let (moves, cost) = cost(|| {
+        let mut moves = 0;
+        for chunks in 2..=10_000 {
+            let grown = buffer.grow(chunks * CHUNK).unwrap();
+            moves += usize::from(grown.address() != buffer.address());
+            buffer = grown;
+        }
+        moves
+    });
+    // Twice the size each time.
+    assert!((2..=14).contains(&moves), "{moves} moves");
+    // What is there is mapped again at each move: in all less than twice what there is in the end.
+    assert!(cost.calls[MAP] < 3 * 10_000, "{cost:?}");
 }

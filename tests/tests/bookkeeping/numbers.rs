@@ -1,4 +1,4 @@
-//! A driver whose memory, mappings and fabric handles are numbers.
+//! A driver whose memory, mappings and fabric handles are numbers, and whose bytes are nowhere.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,7 +21,8 @@ pub const UNMAP: usize = 5;
 pub const SET_ACCESS: usize = 6;
 pub const EXPORT: usize = 7;
 pub const IMPORT: usize = 8;
-pub const KINDS: usize = 9;
+pub const COPY: usize = 9;
+pub const KINDS: usize = 10;
 
 thread_local! {
     // Each test for itself.
@@ -78,6 +79,14 @@ extern "C" fn set_access(_: u64, _: usize, _: *const c_void, _: usize) -> CUresu
     counted(SET_ACCESS)
 }
 
+extern "C" fn copy(_: u64, _: u64, _: usize) -> CUresult {
+    counted(COPY)
+}
+
+extern "C" fn fill(_: u64, _: u8, _: usize) -> CUresult {
+    counted(COPY)
+}
+
 /// A fabric handle: the number, and zeros.
 unsafe extern "C" fn export(to: *mut [u64; 8], handle: u64, _: c_int, _: u64) -> CUresult {
     // SAFETY: the caller's pointer is valid for the 64 bytes of a fabric handle, however aligned.
@@ -121,6 +130,8 @@ unsafe extern "C" fn get_proc_address(
         b"cuMemMap" => map as *mut c_void,
         b"cuMemUnmap" => unmap as *mut c_void,
         b"cuMemSetAccess" => set_access as *mut c_void,
+        b"cuMemcpyDtoH" | b"cuMemcpyHtoD" => copy as *mut c_void,
+        b"cuMemsetD8" => fill as *mut c_void,
         b"cuMemExportToShareableHandle" => export as *mut c_void,
         b"cuMemImportFromShareableHandle" => import as *mut c_void,
         b"cuMemGetAllocationPropertiesFromHandle" => properties as *mut c_void,
@@ -135,7 +146,8 @@ unsafe extern "C" fn get_proc_address(
 pub fn driver() -> Driver {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        Config::new().fabric(Fabric::Available).install().unwrap();
+        let config = Config::new().granularity(4096);
+        config.fabric(Fabric::Available).install().unwrap();
     });
     // SAFETY: answers as the emulator does; the functions put in have the types of theirs.
     let sys = unsafe { vmm_sys::Driver::from_get_proc_address(get_proc_address) }.unwrap();
