@@ -1,5 +1,6 @@
 //! What only the emulator can do: count what is alive, and fail on demand.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use vmm_emulator::{Call, Calls, Failure as Failing, Misuse, Snapshot as Live};
@@ -26,6 +27,18 @@ pub fn fail(calls: Calls<'_>, nth: u64, code: CUresult) -> Failing {
 /// Each of these calls from now on answers `code` and does nothing.
 pub fn fail_all(calls: Calls<'_>, code: CUresult) -> Failing {
     Emulator::current().fail_from(calls, 1, Code(code.0.cast_signed()))
+}
+
+/// What `work` gives, and how often it called each function; those that it did not call are left out.
+pub fn calls_of<T>(work: impl FnOnce() -> T) -> (T, BTreeMap<&'static str, u64>) {
+    let before = Emulator::current().all_calls();
+    let result = work();
+    let mut calls = Emulator::current().all_calls();
+    for (name, earlier) in before {
+        calls.entry(name).and_modify(|calls| *calls -= earlier);
+    }
+    calls.retain(|_, calls| *calls > 0);
+    (result, calls)
 }
 
 /// Begins to write down every call.

@@ -1,10 +1,12 @@
 //! One buffer, two processes: what is written on one side is read on the other.
 
+use std::collections::BTreeMap;
+
 use vmm::{Access, HandleTypes};
 use vmm_ipc::{ErrorKind, Exporter, ImportOptions, Importer, PeerPolicy};
 
 use super::{allocator, allocator_of, channel_to, expect_filled, fill, filled};
-use crate::{Case, Context, Failure, Link, cases};
+use crate::{Case, Context, Failure, Link, cases, emulated};
 
 pub const CASES: &[Case] = cases![
     what_is_written_on_one_side_is_read_on_the_other,
@@ -275,36 +277,42 @@ fn a_buffer_is_exported_once_however_many_importers_come(context: &Context) -> R
 }
 
 fn an_import_makes_the_fewest_calls(context: &Context) -> Result<(), Failure> {
-    let emulator = vmm_emulator::Emulator::current();
     let driver = context.driver()?;
     let exporter = Exporter::new(&context.device()?)?;
     // What is asked once for good is asked now.
     let first = exporter.export(&filled(&allocator(context)?, 1, 1)?)?;
     let (bytes, fds) = first.into_parts();
     drop(ImportOptions::read_only().import_parts(driver, &bytes, fds)?);
-    for (chunks, batches) in [(1, 1), (5, 1), (128, 1), (260, 3)] {
+    for (chunks, messages) in [(1, 1), (5, 1), (128, 1), (260, 3)] {
         let buffer = filled(&allocator(context)?, chunks, 1)?;
         let export = exporter.export(&buffer)?;
         let (mut ours, mut theirs) = vmm_ipc::Channel::pair()?;
-        let before = emulator.all_calls();
-        std::thread::scope(|scope| -> Result<(), Failure> {
-            let importing = scope.spawn(|| ImportOptions::read_only().receive(driver, &mut theirs));
-            export.send(&mut ours)?;
-            let imported = importing
-                .join()
-                .map_err(|_| Failure::new("the importer panicked"))??;
-            let made = |name: &str| emulator.calls(name) - before.get(name).copied().unwrap_or(0);
-            let n = chunks as u64;
-            assert_eq!(made("cuMemExportToShareableHandle"), 0);
-            assert_eq!(made("cuMemImportFromShareableHandle"), n);
-            assert_eq!(made("cuMemAddressReserve"), 1);
-            assert_eq!(made("cuMemMap"), n);
-            assert_eq!(made("cuMemSetAccess"), batches, "{chunks} chunks");
-            assert_eq!(made("cuMemGetAllocationGranularity"), 0);
-            assert_eq!(made("cuDeviceGetAttribute"), 0);
-            assert_eq!(imported.buffer().chunk_count(), chunks);
-            Ok(())
-        })?;
+        let (imported, made) = emulated::calls_of(|| {
+            std::thread::scope(|scope| {
+                let importing =
+                    scope.spawn(|| ImportOptions::read_only().receive(driver, &mut theirs));
+                let sent = export.send(&mut ours);
+                let imported = importing
+                    .join()
+                    .map_err(|_| Failure::new("the importer panicked"))??;
+                sent?;
+                Ok::<_, Failure>(imported)
+            })
+        });
+        assert_eq!(imported?.buffer().chunk_count(), chunks);
+        let n = chunks as u64;
+        // All of them, on both sides: what is not named here must not be called at all.
+        let expected = BTreeMap::from([
+            ("cuMemImportFromShareableHandle", n),
+            ("cuMemGetAllocationPropertiesFromHandle", n),
+            ("cuMemAddressReserve", 1),
+            ("cuMemMap", n),
+            ("cuMemSetAccess", messages),
+            // There and back: when the range is made, with each message, and when the two buffers
+            // without chunks go that the range had before the first.
+            ("cuThreadExchangeStreamCaptureMode", 2 * messages + 6),
+        ]);
+        assert_eq!(made, expected, "{chunks} chunks");
     }
     Ok(())
 }
