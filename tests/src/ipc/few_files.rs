@@ -6,7 +6,7 @@ use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm::sys::CUresult;
 use vmm_ipc::wire::{BufferId, Message, Reason, Update};
-use vmm_ipc::{Channel, ErrorKind, Exporter, ImportOptions, PeerPolicy};
+use vmm_ipc::{Channel, ErrorKind, Export, Exporter, ImportOptions, PeerPolicy};
 
 use super::raw::sockets;
 use super::{allocator, expect_filled, filled};
@@ -15,6 +15,7 @@ use crate::{Case, Context, Failure, cases};
 
 pub const CASES: &[Case] = cases![
     near_the_limit_of_open_files_it_says_how_many_are_needed_and_left,
+    room_is_counted_to_the_last_and_what_is_open_above_the_limit_takes_none,
     the_drivers_refusal_at_the_limit_of_open_files_is_no_lack_of_memory: emulator_only(),
     an_importer_near_the_limit_refuses_and_the_channel_goes_on,
     a_message_whose_descriptors_do_not_fit_is_an_error_and_the_next_one_comes,
@@ -60,6 +61,33 @@ fn near_the_limit_of_open_files_it_says_how_many_are_needed_and_left(
     let before = context.snapshot()?;
     let error = with_files_left(20, || export.to_parts()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
+    context.assert_as(&before)
+}
+
+fn room_is_counted_to_the_last_and_what_is_open_above_the_limit_takes_none(
+    context: &Context,
+) -> Result<(), Failure> {
+    let buffer = filled(&allocator(context)?, 40, 1)?;
+    let (bytes, fds) = Exporter::new(&context.device()?)?
+        .export(&buffer)?
+        .into_parts();
+    // A driver can have descriptors above the limit for a buffer, as the emulator does.
+    drop(buffer);
+    let export = Export::from_parts(&bytes, fds)?;
+    let before = context.snapshot()?;
+    let file = std::fs::File::open("/dev/null")?;
+    let mut above = Vec::new();
+    for more in [0, 300] {
+        for _ in 0..more {
+            above.push(rustix::io::fcntl_dupfd_cloexec(&file, 256)?);
+        }
+        drop(with_files_left(40, || export.to_parts())?);
+        let error = with_files_left(39, || export.to_parts()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FdLimit, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("39 of the process's 256"), "{text}");
+    }
+    drop((above, file));
     context.assert_as(&before)
 }
 
