@@ -164,12 +164,15 @@ impl Buffer {
     }
 
     /// The chunks, in address order.
+    ///
+    /// The list is made before the first one comes, so also `chunks().next()` costs a step for each
+    /// chunk that there is: for the last ones alone, take [`Buffer::chunks_from`].
     pub fn chunks(&self) -> Chunks<'_> {
         self.chunks_from(0)
     }
 
     /// The chunks from the one with this number on, in address order; none where there are not so
-    /// many. The cost is that of the chunks that come, not of those before them.
+    /// many. The cost is that of the chunks from there on, taken or not, not of those before them.
     pub fn chunks_from(&self, first: usize) -> Chunks<'_> {
         let mut links: Vec<&Link> = chain::backwards(self.tail.as_ref())
             .take(self.chunks.saturating_sub(first))

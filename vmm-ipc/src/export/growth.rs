@@ -170,6 +170,12 @@ impl Export {
     /// the importer has then. As [`Export::send`], this does not wait for work that came after
     /// [`Export::grow`].
     ///
+    /// Each generation is a round trip of its own, and the channel's timeout is for all of them
+    /// together. An importer that is so many generations behind that most of the buffer is new to it is
+    /// served faster by [`Export::send`]: that packs as many file descriptors as fit into each message
+    /// and waits for one answer. The importer takes that by
+    /// [`ImportOptions::receive`](crate::ImportOptions::receive), as another buffer at another address.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::OutOfOrder`] where the updates since then are not here: [`Export::send`] the whole
