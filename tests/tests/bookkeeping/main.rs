@@ -205,7 +205,8 @@ fn what_touches_a_part_costs_the_same_whatever_the_buffer_s_size() {
     let device = driver.device(0).unwrap();
     let streams = [(); 2].map(|()| Stream::new(&device).unwrap());
     let [one, other] = &streams;
-    let operations: &[(&str, &dyn Fn(&mut Buffer))] = &[
+    type Operation<'a> = (&'static str, &'a dyn Fn(&mut Buffer));
+    let operations: &[Operation<'_>] = &[
         ("alias", &|buffer| drop(buffer.alias())),
         ("slice", &|buffer| drop(buffer.slice(5..10).unwrap())),
         ("shrink", &|buffer| {
