@@ -92,7 +92,8 @@ pub(crate) fn device_uuid(d: &sys::Driver, device: CUdevice) -> Call<[u8; 16]> {
         }
         result => result?,
     }
-    Ok(uuid.bytes.map(|byte| byte as u8))
+    // Of C's `char`, which has a sign or none.
+    Ok(uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))
 }
 
 pub(crate) fn device_name(d: &sys::Driver, device: CUdevice) -> Call<String> {
@@ -498,7 +499,7 @@ pub(crate) fn fill(d: &sys::Driver, on: On, to: Span<'_>, value: u8) -> Call<()>
 fn terminated(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text
         .iter()
-        .map(|&c| c as u8)
+        .map(|&c| c.to_ne_bytes()[0])
         .take_while(|&b| b != 0)
         .collect();
     String::from_utf8_lossy(&bytes).into_owned()

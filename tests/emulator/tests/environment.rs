@@ -187,7 +187,7 @@ fn identity(driver: &Driver, device: i32) -> (String, [u8; 16]) {
         driver.cuDeviceGetUuid(&mut uuid, device).unwrap();
     }
     let name = name.split(|byte| *byte == 0).next().unwrap();
-    let uuid = uuid.bytes.map(|byte| byte as u8);
+    let uuid = uuid.bytes.map(|byte| byte.to_ne_bytes()[0]);
     (String::from_utf8(name.to_vec()).unwrap(), uuid)
 }
 

@@ -61,9 +61,10 @@ api! {
     fn cuDeviceGetByPCIBusId as "cuDeviceGetByPCIBusId"(device: Out<Device>, text: In<c_char>) |core| {
         let mut wanted = String::new();
         for index in 0..32 {
-            match text.at(index)?.cast_unsigned() {
-                0 => break,
-                byte => wanted.push(char::from(byte).to_ascii_lowercase()),
+            // A `char` has a sign on x86-64 and none on aarch64.
+            match text.at(index)?.to_ne_bytes() {
+                [0] => break,
+                [byte] => wanted.push(char::from(byte).to_ascii_lowercase()),
             }
         }
         let parts: Vec<&str> = wanted.split([':', '.']).collect();
@@ -91,7 +92,7 @@ fn put_text(to: Out<c_char>, len: c_int, text: &[u8]) -> crate::code::Result {
     let bytes = text.iter().take(room);
     let end = bytes.len();
     for (index, byte) in bytes.enumerate() {
-        to.at(index).set(byte.cast_signed())?;
+        to.at(index).set(c_char::from_ne_bytes([*byte]))?;
     }
     to.at(end).set(0)
 }
