@@ -1,12 +1,14 @@
 //! `cargo xtask abi-check`: what the committed types say, against what a C compiler says.
 //!
 //! The numbers of the Rust side are in `types.rs`: constants as they are, and the layout of every
-//! struct as assertions that the Rust compiler has checked. They become a C program that compares
-//! each with the header's own, for both sets of headers. No GPU, no toolkit and no clang is needed.
+//! struct as assertions that the Rust compiler has checked, for each processor that it builds for.
+//! They become C assertions that compare each with the header's own, for both sets of headers.
+//! Nothing is run, so a compiler for another processor does as well. No GPU, no toolkit and no clang
+//! is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lexopt::Parser;
@@ -19,20 +21,26 @@ use crate::{Result, root};
 
 pub fn run(mut arguments: Parser) -> Result {
     use lexopt::prelude::*;
-    if let Some(argument) = arguments.next()? {
-        return match argument {
+    let mut compiler = None;
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("cc") => compiler = Some(PathBuf::from(arguments.value()?)),
             Long("help") | Short('h') => {
-                println!("cargo xtask abi-check");
-                Ok(())
+                println!("cargo xtask abi-check [--cc COMPILER]");
+                return Ok(());
             }
-            other => Err(other.unexpected().into()),
-        };
+            other => return Err(other.unexpected().into()),
+        }
     }
+    let compiler = match compiler {
+        Some(compiler) => compiler,
+        None => own_compiler()?,
+    };
     let source = std::fs::read_to_string(root().join("vmm-sys/src/types.rs"))?;
     let facts = Facts::read(&syn::parse_file(&source)?)?;
     let lines = table::lines()?;
     for (wheel, older) in [(&CUDA_12, true), (&CUDA_13, false)] {
-        check(wheel, older, &facts, &lines)?;
+        check(wheel, older, &facts, &lines, &compiler)?;
     }
     Ok(())
 }
@@ -219,16 +227,23 @@ fn number(expression: &syn::Expr) -> Option<i128> {
     }
 }
 
-fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
+fn own_compiler() -> Result<PathBuf> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let compiler = cc::Build::new()
+        .target(&target)
+        .host(&target)
+        .opt_level(0)
+        .cargo_metadata(false)
+        .try_get_compiler()?;
+    Ok(compiler.path().to_owned())
+}
+
+fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line], compiler: &Path) -> Result {
     let include = wheel.fetch()?;
     let known = words(&include)?;
     let mut program = String::from(
-        "#define __CUDA_API_VERSION_INTERNAL 1\n#include <stdio.h>\n#include <stddef.h>\n\
-         #include <cuda.h>\n#include <cudaTypedefs.h>\n\
-         static int bad;\n\
-         static void same(const char *what, long long c, long long rust) {\n\
-         \tif (c != rust) { printf(\"%s is %lld in C and %lld in Rust\\n\", what, c, rust); bad = 1; }\n}\n\
-         int main(void) {\n",
+        "#define __CUDA_API_VERSION_INTERNAL 1\n#include <stddef.h>\n\
+         #include <cuda.h>\n#include <cudaTypedefs.h>\n",
     );
     let is_known = |expression: &str| {
         let names = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -248,7 +263,7 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
         } else if is_known(expression) {
             writeln!(
                 program,
-                "\tsame(\"{expression}\", (long long)({expression}), {value}LL);"
+                "_Static_assert((long long)({expression}) == {value}LL, \"{expression} is {value} in Rust\");"
             )?;
             compared += 1;
         } else if older {
@@ -270,7 +285,7 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
             if known.contains(&form) {
                 writeln!(
                     program,
-                    "\tsame(\"the type of {form}\", __builtin_types_compatible_p({form}, {}), 1);",
+                    "_Static_assert(__builtin_types_compatible_p({form}, {}), \"the type of {form}\");",
                     line.pfn
                 )?;
                 per_thread += 1;
@@ -279,7 +294,7 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
         if known.contains(&line.export) {
             writeln!(
                 program,
-                "\tsame(\"the type of {0}\", __builtin_types_compatible_p(__typeof__(&{0}), {1}), 1);",
+                "_Static_assert(__builtin_types_compatible_p(__typeof__(&{0}), {1}), \"the type of {0}\");",
                 line.export, line.pfn
             )?;
             functions += 1;
@@ -287,13 +302,13 @@ fn check(wheel: &Wheel, older: bool, facts: &Facts, lines: &[Line]) -> Result {
             undeclared.push(line.export.as_str());
         }
     }
-    program.push_str("\treturn bad;\n}\n");
-    let members = run_program(&include, wheel, &program, older)?;
+    let members = assert_all(&include, wheel, &program, older, compiler)?;
     let (compared, newer) = (compared - members, newer + members);
     println!(
-        "CUDA {}: {compared} sizes, alignments, offsets and constants, {functions} functions \
+        "{}, CUDA {}: {compared} sizes, alignments, offsets and constants, {functions} functions \
          and {per_thread} per-thread forms agree; \
          {newer} names are newer than these headers; exported names that they do not declare: {}",
+        compiler.display(),
         wheel.version(),
         if undeclared.is_empty() {
             "none".to_owned()
@@ -316,26 +331,25 @@ fn words(include: &Path) -> Result<BTreeSet<String>> {
 }
 
 /// Returns how many comparisons were left out since these headers lack the member.
-fn run_program(include: &Path, wheel: &Wheel, program: &str, older: bool) -> Result<usize> {
+fn assert_all(
+    include: &Path,
+    wheel: &Wheel,
+    program: &str,
+    older: bool,
+    compiler: &Path,
+) -> Result<usize> {
     let folder = root().join("target/abi-check").join(wheel.version());
     std::fs::create_dir_all(&folder)?;
-    let (source, binary) = (folder.join("check.c"), folder.join("check"));
+    let source = folder.join("check.c");
     std::fs::write(&source, program)?;
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let compiler = cc::Build::new()
-        .target(&target)
-        .host(&target)
-        .opt_level(0)
-        .cargo_metadata(false)
-        .try_get_compiler()?;
     let compile = || {
-        Command::new(compiler.path())
+        Command::new(compiler)
             .env("LC_ALL", "C")
-            .args(["-std=c11", "-w"])
+            .args(["-std=c11", "-w", "-fsyntax-only"])
             .arg(format!("-I{}", include.display()))
-            .arg("-o")
-            .args([&binary, &source])
+            .arg(&source)
             .output()
+            .map_err(|error| format!("{} cannot be run: {error}", compiler.display()))
     };
     let mut output = compile()?;
     let mut left_out = 0;
@@ -356,14 +370,12 @@ fn run_program(include: &Path, wheel: &Wheel, program: &str, older: bool) -> Res
         std::fs::write(&source, kept.join("\n") + "\n")?;
         output = compile()?;
     }
-    if !output.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        return Err(format!("{} does not compile", source.display()).into());
-    }
-    let output = Command::new(&binary).output()?;
-    print!("{}", String::from_utf8_lossy(&output.stdout));
     match output.status.success() {
         true => Ok(left_out),
-        false => Err(format!("the ABI differs from the CUDA {} headers", wheel.version()).into()),
+        false => {
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            let (file, version) = (source.display(), wheel.version());
+            Err(format!("{file}: the ABI differs from the CUDA {version} headers").into())
+        }
     }
 }
