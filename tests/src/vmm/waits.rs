@@ -7,7 +7,7 @@ use std::time::Duration;
 use vmm::sys::{CUgraph, CUresult, CUstreamCaptureMode};
 use vmm::{Allocator, Buffer, Location, Stream};
 
-use super::{exact, expect_pattern, write_pattern};
+use super::{exact, exact_with_room, expect_pattern, write_pattern};
 use crate::emulated::{Calls, fail, fail_all, set_latency};
 use crate::{Case, Context, Failure, cases};
 
@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_millis(200);
 
 /// Two buffers at one address: the second has a chunk more, in a range of its own.
 fn neighbours(context: &Context) -> Result<(Buffer, Buffer), Failure> {
-    let (allocator, granularity) = exact(context)?;
+    let (allocator, granularity) = exact_with_room(context)?;
     let first = allocator.allocate(granularity)?;
     let longer = first.grow(2 * granularity)?;
     assert_eq!(
