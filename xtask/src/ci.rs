@@ -13,7 +13,8 @@ const HELP: &str = "\
 cargo xtask ci [STEP...]
 
 Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
-Needs cargo-deny, cargo-fuzz, strace, valgrind and a nightly toolchain; .ci/run installs the first four.
+Needs cargo-deny, cargo-fuzz, strace, valgrind, for aarch64 a C compiler, qemu-user and Rust's target, and a
+nightly toolchain; .ci/run installs all but the last.
 ";
 
 struct Step {
@@ -82,6 +83,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "features",
         run: features,
+    },
+    Step {
+        name: "aarch64",
+        run: crate::aarch64::check,
     },
     Step {
         name: "package",

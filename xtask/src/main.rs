@@ -1,5 +1,6 @@
 //! The checks and tools of this workspace: `cargo xtask COMMAND`.
 
+mod aarch64;
 mod abi_check;
 mod bench;
 mod bindings;
