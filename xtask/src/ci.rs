@@ -10,7 +10,7 @@ use xshell::{Shell, cmd};
 use crate::{Result, root};
 
 const HELP: &str = "\
-cargo xtask ci [STEP...]
+cargo xtask ci [--except STEP] [STEP...]
 
 Runs the checks that .ci/run makes after the README's two commands, or only the steps named.
 Needs cargo-deny, cargo-fuzz, strace, valgrind, for aarch64 a C compiler, qemu-user and Rust's target, and a
@@ -181,10 +181,11 @@ fn package(sh: &Shell) -> Result {
 }
 
 pub fn run(mut parser: Parser) -> Result {
-    let mut wanted = Vec::new();
+    let (mut wanted, mut except) = (Vec::new(), Vec::new());
     while let Some(argument) = parser.next()? {
         match argument {
             Value(word) => wanted.push(word.string()?),
+            Long("except") => except.push(parser.value()?.string()?),
             Short('h') | Long("help") => {
                 print!("{HELP}");
                 for step in STEPS {
@@ -197,6 +198,7 @@ pub fn run(mut parser: Parser) -> Result {
     }
     if let Some(word) = wanted
         .iter()
+        .chain(&except)
         .find(|word| STEPS.iter().all(|step| step.name != **word))
     {
         return Err(crate::usage(format!("no step is named `{word}`")));
@@ -204,7 +206,8 @@ pub fn run(mut parser: Parser) -> Result {
     let shell = Shell::new()?;
     shell.change_dir(root());
     for step in STEPS {
-        if !wanted.is_empty() && wanted.iter().all(|word| word != step.name) {
+        let named = |list: &[String]| list.iter().any(|word| word == step.name);
+        if named(&except) || !(wanted.is_empty() || named(&wanted)) {
             continue;
         }
         let start = Instant::now();
