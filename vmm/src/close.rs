@@ -51,15 +51,14 @@ pub(crate) fn release(
     tail: Option<Arc<Link>>,
     room: Option<Reservation>,
 ) -> Vec<Error> {
-    let was_empty = tail.is_none();
     let mappings = chain::into_mappings(tail);
     // In a forked child the boxes do nothing by themselves.
     if !driver.in_own_process() {
         return Vec::new();
     }
-    // Most drops are of buffers that others continue: nothing goes, and no driver call is made, unless
-    // a range was kept to grow into that nobody else has.
-    if mappings.is_empty() && !was_empty {
+    // Most drops are of buffers that others continue or that had no memory: nothing goes, and no driver
+    // call is made, unless a range was kept to grow into that nobody else has.
+    if mappings.is_empty() {
         let freed = room.map(Reservation::close);
         return freed.and_then(Result::err).into_iter().collect();
     }
