@@ -308,8 +308,7 @@ fn an_import_makes_the_fewest_calls(context: &Context) -> Result<(), Failure> {
             ("cuMemAddressReserve", 1),
             ("cuMemMap", n),
             ("cuMemSetAccess", messages),
-            // There and back: when the range is made, with each message, and when the two buffers
-            // without chunks go that the range had before the first.
+            // There and back: when the range is made, and with each message.
             ("cuThreadExchangeStreamCaptureMode", 2 * messages + 2),
         ]);
         assert_eq!(made, expected, "{chunks} chunks");
