@@ -9,7 +9,7 @@ use crate::access::AccessSet;
 use crate::allocation::Allocation;
 use crate::allocator::Allocator;
 use crate::chain::{self, Link};
-use crate::close::CloseError;
+use crate::close_error::CloseError;
 use crate::device::Device;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::location::{Access, HandleTypes, Location};

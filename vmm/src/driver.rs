@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmm_sys as sys;
 use vmm_sys::CUresult;
 
-use crate::close::CloseError;
+use crate::close_error::CloseError;
 use crate::device_state::DeviceState;
 use crate::error::{Attempt, Error, ErrorKind, Result};
 use crate::raw;

@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 use bytemuck::{AnyBitPattern, NoUninit};
 
 use crate::buffer::{Buffer, resolve};
-use crate::close::CloseError;
+use crate::close_error::CloseError;
 use crate::copy::check_aligned;
 use crate::error::Result;
 use crate::stream::Stream;
