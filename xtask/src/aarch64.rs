@@ -4,7 +4,7 @@
 
 use xshell::{Shell, cmd};
 
-use crate::Result;
+use crate::result::Result;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";

@@ -16,8 +16,9 @@ use quote::ToTokens as _;
 use syn::{Item, Type};
 
 use crate::headers::{CUDA_12, CUDA_13, Wheel};
+use crate::result::Result;
 use crate::table::{self, Line};
-use crate::{Result, root};
+use crate::workspace::root;
 
 pub fn run(mut arguments: Parser) -> Result {
     use lexopt::prelude::*;

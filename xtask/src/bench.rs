@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use lexopt::Parser;
 use xshell::{Shell, cmd};
 
-use crate::{Result, bundle, root};
+use crate::bundle;
+use crate::result::Result;
+use crate::workspace::root;
 
 const HELP: &str = "\
 cargo xtask bench [OPTION...]

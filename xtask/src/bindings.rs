@@ -11,9 +11,11 @@ use lexopt::Parser;
 use quote::ToTokens as _;
 use syn::{BareFnArg, GenericArgument, Item, PathArguments, Type};
 
+use crate::functions;
 use crate::headers::{self, CUDA_13};
+use crate::result::Result;
 use crate::table::{self, Line};
-use crate::{Result, functions, root};
+use crate::workspace::root;
 
 /// Types that no function of the table names, but that its users need.
 const EXTRA_TYPES: &[&str] = &[

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use xshell::{Shell, cmd};
 
 use crate::hardware::{PARTS, PROGRAMS, Program};
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 const SIZE_LIMIT: u64 = 40 << 20;
 

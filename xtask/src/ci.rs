@@ -7,7 +7,8 @@ use lexopt::Parser;
 use lexopt::prelude::*;
 use xshell::{Shell, cmd};
 
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 const HELP: &str = "\
 cargo xtask ci [--except STEP] [STEP...]
@@ -201,7 +202,7 @@ pub fn run(mut parser: Parser) -> Result {
         .chain(&except)
         .find(|word| STEPS.iter().all(|step| step.name != **word))
     {
-        return Err(crate::usage(format!("no step is named `{word}`")));
+        return Err(crate::result::usage(format!("no step is named `{word}`")));
     }
     let shell = Shell::new()?;
     shell.change_dir(root());

@@ -11,7 +11,9 @@ use xshell::{Shell, cmd};
 
 use crate::bundle::target_directory;
 use crate::functions::{self, Function};
-use crate::{Result, headers, root};
+use crate::headers;
+use crate::result::Result;
+use crate::workspace::root;
 
 /// The bindings that run on it unmodified.
 const CUDA_BINDINGS: &str = "cuda-bindings==13.5.0";

@@ -8,7 +8,8 @@ use quote::ToTokens as _;
 use syn::{ForeignItem, Item};
 
 use crate::headers::{self, CUDA_13};
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 /// Where the emulator lists what it does.
 const TABLE: &str = "tests/emulator/src/table.rs";

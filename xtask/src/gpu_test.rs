@@ -6,7 +6,9 @@ use lexopt::Parser;
 use lexopt::prelude::*;
 use xshell::{Shell, cmd};
 
-use crate::{Result, bundle, root};
+use crate::bundle;
+use crate::result::Result;
+use crate::workspace::root;
 
 const HELP: &str = "\
 cargo xtask gpu-test [--bundle DIR] [quick|full] [PART...]
@@ -36,7 +38,7 @@ pub fn run(mut parser: Parser) -> Result {
     let shell = Shell::new()?;
     if let Some(directory) = directory {
         if !words.is_empty() {
-            return Err(crate::usage(
+            return Err(crate::result::usage(
                 "--bundle takes no parts: they are chosen when run.sh is run",
             ));
         }

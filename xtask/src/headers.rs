@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use xshell::{Shell, cmd};
 
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 /// The last CUDA 12 headers.
 pub const CUDA_12: Wheel = Wheel {

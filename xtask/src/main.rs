@@ -11,17 +11,17 @@ mod functions;
 mod gpu_test;
 mod hardware;
 mod headers;
+mod result;
 mod syscalls;
 mod table;
 mod valgrind;
+mod workspace;
 
 use std::process::ExitCode;
 
 use lexopt::Parser;
 
-/// What a command returns: a message that ends the program with status 1, or 2 where the command line
-/// was wrong.
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::result::{Result, usage};
 
 struct Command {
     name: &'static str,
@@ -105,15 +105,4 @@ fn help() -> String {
         text.push_str(&format!("  {:<16} {}\n", command.name, command.about));
     }
     text
-}
-
-/// A wrong command line, which ends the program with status 2.
-fn usage(text: impl Into<String>) -> Box<dyn std::error::Error> {
-    lexopt::Error::from(text.into()).into()
-}
-
-/// The root of the workspace.
-fn root() -> std::path::PathBuf {
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
 }

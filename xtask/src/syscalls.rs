@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use xshell::{Shell, cmd};
 
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 /// Rounds whose calls are counted: what one more round adds, times as many.
 const ROUNDS: usize = 10;

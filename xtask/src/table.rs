@@ -1,6 +1,7 @@
 //! The lines of `vmm-sys/src/table.rs`, as data.
 
-use crate::{Result, root};
+use crate::result::Result;
+use crate::workspace::root;
 
 /// One line of the table.
 pub struct Line {

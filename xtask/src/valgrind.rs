@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use xshell::{Shell, cmd};
 
-use crate::Result;
+use crate::result::Result;
 
 /// Cases that cannot run under valgrind, or prove nothing there, with the reason.
 const LEFT_OUT: &[(&str, &str)] = &[
