@@ -14,7 +14,6 @@ use crate::queue::Turn;
 use crate::space::Space;
 use crate::stream::Streams;
 use std::collections::BTreeMap;
-use std::ffi::c_uint;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -265,50 +264,24 @@ pub(crate) fn config() -> &'static std::result::Result<Config, String> {
     })
 }
 
-/// What `cuInit` does.
-pub(crate) fn initialise(flags: c_uint) -> Result {
-    let this = process();
-    let owner = OWNER.load(Ordering::Acquire);
-    if owner != 0 {
-        return if owner == this {
-            flags_ok(flags)
-        } else {
-            Err(Code::NOT_INITIALIZED)
-        };
-    }
-    flags_ok(flags)?;
-    if let Err(sentence) = config() {
-        crate::count::say(format_args!("vmm-emulator: {sentence}\n"));
-        return Err(Code::INVALID_VALUE);
-    }
-    let core = Locked::new();
-    if core.devices.is_empty() {
-        return Err(Code::NO_DEVICE);
-    }
-    if core.config.report && OWNER.load(Ordering::Acquire) == 0 {
-        crate::count::report_at_exit();
-    }
-    OWNER.store(this, Ordering::Release);
-    Ok(())
+/// The process that initialised the driver; 0 before.
+pub(crate) fn owner() -> i32 {
+    OWNER.load(Ordering::Acquire)
+}
+
+/// This process has initialised the driver.
+pub(crate) fn own() {
+    OWNER.store(process(), Ordering::Release);
 }
 
 /// Whether this very process has initialised the driver.
 pub(crate) fn is_ready() -> bool {
-    OWNER.load(Ordering::Acquire) == process()
+    owner() == process()
 }
 
 /// Whether this is a child of the process that has initialised the driver.
 pub(crate) fn is_forked() -> bool {
-    let owner = OWNER.load(Ordering::Acquire);
-    owner != 0 && owner != process()
-}
-
-fn flags_ok(flags: c_uint) -> Result {
-    if flags == 0 {
-        Ok(())
-    } else {
-        Err(Code::INVALID_VALUE)
-    }
+    owner() != 0 && !is_ready()
 }
 
 fn process() -> i32 {

@@ -2,7 +2,8 @@
 
 use super::{Out, enter_early};
 use crate::code::Code;
-use crate::core::{config, initialise};
+use crate::core::config;
+use crate::start::initialise;
 use crate::symbols::{self, Answer};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
