@@ -18,6 +18,9 @@ use crate::workspace::root;
 /// The bindings that run on it unmodified.
 const CUDA_BINDINGS: &str = "cuda-bindings==13.5.0";
 
+/// What NVIDIA writes upon them.
+const CUDA_CORE: &str = "cuda-core==1.2.2";
+
 /// Where the list of deviations lies.
 const DEVIATIONS: &str = "tests/recording/deviations.tsv";
 
@@ -70,6 +73,7 @@ pub fn build(mut parser: Parser) -> Result {
         let _path = shell.push_env("LD_LIBRARY_PATH", &directory);
         check_python(&shell, &target)?;
         check_c(&shell, &target, &library)?;
+        check_cuda_core(&shell, &target)?;
         check_cudarc(&shell)?;
         check_dlpack(&shell, &target)?;
     }
@@ -222,6 +226,24 @@ fn attach_to_holder(shell: &Shell, target: &Path, library: &Path, attach: &Path)
     holder.wait()?;
     listening.transpose()?;
     Ok(result?)
+}
+
+/// NVIDIA's cuda.core, unmodified, with the Rust importer.
+fn check_cuda_core(shell: &Shell, target: &Path) -> Result {
+    let python = target.join("python/bin/python");
+    cmd!(
+        shell,
+        "{python} -m pip install --quiet --disable-pip-version-check {CUDA_BINDINGS} {CUDA_CORE}"
+    )
+    .run()?;
+    cmd!(
+        shell,
+        "cargo build --quiet --release --package vmm-emulator --example importer"
+    )
+    .run()?;
+    let importer = target.join("release/examples/importer");
+    cmd!(shell, "{python} tests/python/core.py {importer}").run()?;
+    Ok(())
 }
 
 /// cudarc, beside the crate in one process. A kernel must be refused, not pretended.
