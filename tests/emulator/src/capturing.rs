@@ -3,7 +3,7 @@
 use crate::capture::{Capture, Mode, Status, mode};
 use crate::code::{Code, Result};
 use crate::core::Core;
-use crate::stream::{Kind, Point};
+use crate::stream::{Kind, Point, Stream};
 use crate::thread::Thread;
 use std::collections::BTreeMap;
 
@@ -66,6 +66,23 @@ impl Core {
         match self.captures.graphs.remove(&graph) {
             true => Ok(()),
             false => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// A capture goes with the stream that it began on: nobody could end it, and what it forbids
+    /// would be forbidden for ever.
+    pub fn drop_captures(&mut self, goes: impl Fn(u64, &Stream) -> bool) {
+        let streams = self
+            .streams
+            .iter()
+            .filter(|(id, stream)| goes(**id, stream));
+        let begun: Vec<u64> = streams.filter_map(|(_, stream)| stream.capture).collect();
+        for id in begun {
+            let origin = self.captures.all.get(&id).map(|capture| capture.origin);
+            let origin = origin.and_then(|origin| Some((origin, self.streams.get(origin).ok()?)));
+            if origin.is_some_and(|(origin, stream)| goes(origin, stream)) {
+                self.leave_capture(id);
+            }
         }
     }
 

@@ -139,20 +139,28 @@ impl Contexts {
         }
     }
 
+    /// One that is current somewhere, or that a stream or an event belongs to, stays known by its
+    /// value when another thread has destroyed it.
     pub fn get(&self, id: u64) -> Result<&Context> {
         match self.all.get(&id) {
             Some(context) if context.references > 0 => Ok(context),
-            Some(_) => Err(Code::CONTEXT_IS_DESTROYED),
-            None => Err(Code::INVALID_CONTEXT),
+            None if !self.was_made(id) => Err(Code::INVALID_CONTEXT),
+            _ => Err(Code::CONTEXT_IS_DESTROYED),
         }
     }
 
-    /// Whether the value can be made current: that of a primary context can after its end too.
+    /// Whether the program may name it: a primary context after its end too, since its value comes
+    /// back.
     pub fn check_known(&self, id: u64) -> Result {
-        match self.get(id) {
-            Ok(_) | Err(Code::CONTEXT_IS_DESTROYED) => Ok(()),
-            Err(code) => Err(code),
+        match self.all.contains_key(&id) {
+            true => Ok(()),
+            false => Err(Code::INVALID_CONTEXT),
         }
+    }
+
+    fn was_made(&self, id: u64) -> bool {
+        let made = FIRST_CONTEXT + CONTEXT_STEP..=FIRST_CONTEXT + self.made * CONTEXT_STEP;
+        made.contains(&id) && id.is_multiple_of(CONTEXT_STEP)
     }
 
     /// Fails the context for good.

@@ -224,6 +224,7 @@ impl Locked {
 
     /// What a context had queued goes with it, and whoever waits for that goes on.
     pub fn drop_streams(&mut self, context: u64) {
+        self.drop_captures(|_, stream| stream.context == context);
         self.streams.drop_context(context, Instant::now());
         self.wake();
     }

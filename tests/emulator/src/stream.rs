@@ -103,15 +103,16 @@ impl Streams {
         }
     }
 
-    /// A thread takes its default streams along. One that captures stays, since nobody can end that.
+    /// A thread takes its default streams along.
     pub fn drop_thread(&mut self, thread: Thread) {
         let kind = Kind::PerThread(thread);
         let (all, mut gone) = (&mut self.all, Vec::new());
         self.built_in.retain(|(_, theirs), stream| {
             let known = all.get_mut(stream);
-            match known.filter(|known| *theirs == kind && known.capture.is_none()) {
+            match known.filter(|_| *theirs == kind) {
                 Some(known) => {
                     known.gone = true;
+                    known.capture = None;
                     gone.push(*stream);
                     false
                 }

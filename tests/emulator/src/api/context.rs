@@ -120,7 +120,7 @@ api! {
     }
 
     fn cuCtxGetDevice_v2 as "cuCtxGetDevice"(device: Out<Device>, context: u64) |core| {
-        let context = given_or_current(context)?;
+        let context = given_or_current(&core, context)?;
         device.set(core.location_of(context)?.id)
     }
 
@@ -130,7 +130,7 @@ api! {
     }
 
     fn cuCtxGetApiVersion as "cuCtxGetApiVersion"(context: u64, version: Out<c_uint>) |core| {
-        core.contexts.get(given_or_current(context)?)?;
+        core.contexts.get(given_or_current(&core, context)?)?;
         version.set(3020)
     }
 
@@ -147,11 +147,13 @@ api! {
     }
 
     fn cuCtxSynchronize_v2 as "cuCtxSynchronize"(context: u64) |core| {
-        synchronize(core, given_or_current(context)?)
+        let context = given_or_current(&core, context)?;
+        synchronize(core, context)
     }
 
     fn cuCtxEnablePeerAccess as "cuCtxEnablePeerAccess"(peer: u64, flags: c_uint) |mut core| {
         let (current, here) = core.current()?;
+        core.contexts.check_known(peer)?;
         let there = core.contexts.get(peer)?.device;
         if flags != 0 || current == peer {
             return Err(Code::INVALID_VALUE);
@@ -168,6 +170,7 @@ api! {
 
     fn cuCtxDisablePeerAccess as "cuCtxDisablePeerAccess"(peer: u64) |mut core| {
         let (current, _) = core.current()?;
+        core.contexts.check_known(peer)?;
         let there = core.contexts.get(peer)?.device;
         let enabled = core.enabled_peers.iter().position(|entry| *entry == (current, there));
         core.enabled_peers.swap_remove(enabled.ok_or(Code::PEER_ACCESS_NOT_ENABLED)?);
@@ -205,12 +208,12 @@ fn synchronize(mut core: Locked, context: u64) -> Result {
     core.usable(context)
 }
 
-fn given_or_current(context: u64) -> Result<u64> {
+fn given_or_current(core: &Core, context: u64) -> Result<u64> {
     if context == 0 {
-        context::top().ok_or(Code::INVALID_CONTEXT)
-    } else {
-        Ok(context)
+        return context::top().ok_or(Code::INVALID_CONTEXT);
     }
+    core.contexts.check_known(context)?;
+    Ok(context)
 }
 
 fn index_of(core: &Core, device: Device) -> Result<usize> {

@@ -28,6 +28,7 @@ api! {
             return Err(Code::INVALID_HANDLE);
         }
         core.stream(stream)?;
+        core.drop_captures(|id, _| id == stream);
         core.streams.destroy(stream)
     }
 
@@ -205,7 +206,10 @@ thread_local! {
 impl Drop for End {
     fn drop(&mut self) {
         if is_ready() {
-            Locked::new().streams.drop_thread(Thread::current());
+            let thread = Thread::current();
+            let mut core = Locked::new();
+            core.drop_captures(|_, stream| stream.kind == Kind::PerThread(thread));
+            core.streams.drop_thread(thread);
         }
     }
 }
