@@ -5,6 +5,9 @@
 
 use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 
+/// The numbers of `CUdevice_attribute`.
+pub(crate) const DEVICE_ATTRIBUTES: std::ops::RangeInclusive<c_int> = 1..=161;
+
 pub(crate) type Device = c_int;
 pub(crate) type DevicePtr = u64;
 

@@ -30,6 +30,7 @@ impl Calls<'_> {
         match (nth, code) {
             (0, _) => Err(format!("{name}: calls are counted from 1")),
             (_, Code::SUCCESS) => Err(format!("{name}: 0 is no failure")),
+            (_, Code(below)) if below < 0 => Err(format!("{name}: {below} is no code")),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! What machine the emulator pretends to be: a builder, and the same from the environment.
 
+use crate::abi::DEVICE_ATTRIBUTES;
 use crate::calls::Calls;
 use crate::code::Code;
 use crate::names::check_function;
@@ -193,6 +194,7 @@ impl Config {
     /// How long a function takes, at most a day. For one that only queues work on a stream it is
     /// the work that takes so long.
     pub fn latency(mut self, function: &str, latency: Duration) -> Self {
+        self.latencies.retain(|entry| entry.0 != function);
         self.latencies.push((function.to_owned(), latency));
         self
     }
@@ -226,9 +228,9 @@ impl Config {
                 self.granularity
             ));
         }
-        if self.driver_version < 10_020 {
+        if self.driver_version < 10_020 || self.driver_version % 10 != 0 {
             return Err(format!(
-                "driver version {} is below 10020",
+                "driver version {} is not 10020 or above, 1000 for a major and 10 for a minor step",
                 self.driver_version
             ));
         }
@@ -253,6 +255,16 @@ impl Config {
                 ));
             }
         }
+        let set = self.devices.iter().flat_map(|device| &device.attributes);
+        for (attribute, value) in set {
+            if !DEVICE_ATTRIBUTES.contains(attribute) {
+                return Err(format!(
+                    "attribute {attribute}={value}: the numbers are {} to {}",
+                    DEVICE_ATTRIBUTES.start(),
+                    DEVICE_ATTRIBUTES.end()
+                ));
+            }
+        }
         let there = 0..self.devices.len();
         match &self.peers {
             Peers::All | Peers::None => Ok(()),
@@ -272,8 +284,17 @@ impl Config {
                 return Err(format!("{function}: {latency:?} is longer than a day"));
             }
         }
-        self.failures
+        for failure in &self.failures {
+            Calls::Of(&failure.function).check(failure.nth, failure.code)?;
+        }
+        let mut seen = BTreeSet::new();
+        let mut calls = self
+            .failures
             .iter()
-            .try_for_each(|failure| Calls::Of(&failure.function).check(failure.nth, failure.code))
+            .map(|failure| (&failure.function, failure.nth));
+        match calls.find(|call| !seen.insert(*call)) {
+            Some((function, nth)) => Err(format!("{function}: call {nth} is to fail in two ways")),
+            None => Ok(()),
+        }
     }
 }

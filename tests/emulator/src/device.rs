@@ -1,5 +1,6 @@
 //! Devices as the program sees them: attributes, names, UUIDs, visibility.
 
+use crate::abi::DEVICE_ATTRIBUTES;
 use crate::config::{Config, DeviceConfig, Fabric};
 use std::ffi::c_int;
 
@@ -103,12 +104,14 @@ pub(crate) fn attribute(device: &Device, config: &Config, attribute: c_int) -> O
         // Managed memory, memory pools, launches and the like are not emulated.
         83 | 89 | 95 | 115 | 119 | 132 => 0,
         102 | 103 => 1,
+        // Compression and GPUDirect RDMA, whose flags `cuMemCreate` grants.
+        107 | 110 => 1,
         128 => c_int::from(config.fabric != Fabric::Unavailable),
         // The one host node that owns the device, and host memory under the same calls.
         134 => 0,
         131 => -1,
         141 | 145 => 1,
-        attribute if (1..=161).contains(&attribute) => 0,
+        attribute if DEVICE_ATTRIBUTES.contains(&attribute) => 0,
         _ => return None,
     };
     Some(value)

@@ -3,7 +3,9 @@
 use crate::code::Code;
 use crate::config::{Config, ConfiguredFailure, DeviceConfig, Fabric, Peers};
 use crate::names::check_function;
+use std::collections::BTreeSet;
 use std::ffi::c_int;
+use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ impl Config {
         if let Some(values) = read("ATTRIBUTES", "numbers such as 103=0,128=1", |text| {
             list(text, attribute)
         })? {
+            once("ATTRIBUTES", &values)?;
             config = values
                 .into_iter()
                 .fold(config, |config, (attribute, value)| {
@@ -59,6 +62,7 @@ impl Config {
             "functions and times such as cuMemCreate=1ms,cuMemMap=50us",
             |text| list(text, latency),
         )? {
+            once("LATENCY", &latencies)?;
             config.latencies = latencies;
         }
         if let Some(failures) = read(
@@ -136,6 +140,15 @@ fn set<T>(
         change(device, value);
     }
     Ok(())
+}
+
+/// Of two values for one thing neither is what was meant.
+fn once<K: Ord + Display, T>(name: &str, values: &[(K, T)]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    match values.iter().find(|(key, _)| !seen.insert(key)) {
+        Some((key, _)) => Err(format!("VMM_EMULATOR_{name}: {key} has two values")),
+        None => Ok(()),
+    }
 }
 
 fn list<T>(text: &str, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<Vec<T>> {

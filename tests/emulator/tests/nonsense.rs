@@ -62,6 +62,23 @@ const REFUSED: &[(&[(&str, &str)], &str)] = &[
         "every form is called cuMemcpyAsync here",
     ),
     (&[("ATTRIBUTES", "75=1,76")], "`76` has no `=`"),
+    (
+        &[("ATTRIBUTES", "1103=0")],
+        "attribute 1103=0: the numbers are 1 to 161",
+    ),
+    (&[("ATTRIBUTES", "-1=3")], "attribute -1=3"),
+    (&[("ATTRIBUTES", "103=0,103=1")], "103 has two values"),
+    (
+        &[("LATENCY", "cuInit=1s,cuInit=2s")],
+        "cuInit has two values",
+    ),
+    (&[("FAIL", "cuInit:1:-5")], "-5 is no code"),
+    (
+        &[("FAIL", "cuInit:2:3,cuInit:2+:4")],
+        "cuInit: call 2 is to fail in two ways",
+    ),
+    (&[("DRIVER_VERSION", "9020")], "driver version 9020"),
+    (&[("DRIVER_VERSION", "12041")], "driver version 12041"),
     (&[("PEERS", "0>x")], "`x` is not a number"),
     (&[("MEMORY", "512")], "device 0 has 512 bytes of memory"),
     (&[("MEMORY", "0")], "device 0 has 0 bytes"),
@@ -137,6 +154,8 @@ fn a_configuration_that_makes_no_sense_is_not_installed() {
         Config::new()
             .devices(2)
             .device(1, |second| second.memory = 0),
+        Config::new().attribute(162, 1),
+        Config::new().driver_version(13_001),
         Config::new().fail_nth("cuMemMap", 0, Code::UNKNOWN),
         Config::new().fail_from("cuMemMap", 1, Code::SUCCESS),
         Config::new().fail_from("cuMemMop", 1, Code::UNKNOWN),
