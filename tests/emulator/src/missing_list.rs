@@ -221,7 +221,6 @@ macro_rules! for_each_missing {
             cuImportExternalSemaphore 10000 cuImportExternalSemaphore;
             cuIpcCloseMemHandle 4010 cuIpcCloseMemHandle;
             cuIpcGetEventHandle 4010 cuIpcGetEventHandle;
-            cuIpcGetMemHandle 4010 cuIpcGetMemHandle;
             cuIpcOpenEventHandle 4010 cuIpcOpenEventHandle;
             cuIpcOpenMemHandle 4010 cuIpcOpenMemHandle;
             cuIpcOpenMemHandle 11000 cuIpcOpenMemHandle_v2;

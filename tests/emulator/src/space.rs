@@ -165,6 +165,12 @@ impl Space {
         (address - start < size).then_some((start, size))
     }
 
+    /// Whether something of the range is reserved.
+    pub fn reserves_any(&self, address: u64, end: u64) -> bool {
+        let last = self.reservations.range(..end).next_back();
+        last.is_some_and(|(start, size)| start + size > address)
+    }
+
     /// The physical memory behind a range that `location` may use, mapping by mapping.
     pub fn resolve(
         &self,

@@ -1,7 +1,7 @@
 //! Every function by name and version, and which of them an older driver has.
 
 use crate::api::{
-    context, copy, device, entry, event, linear, missing, pinned, pointer, stream, vmm,
+    context, copy, device, entry, event, legacy, linear, missing, pinned, pointer, stream, vmm,
 };
 use crate::api::{
     copy::per_thread as copy_per_thread, event::per_thread as event_per_thread,

@@ -58,6 +58,7 @@ macro_rules! for_each_symbol {
             cuGetProcAddress 12000 cuGetProcAddress_v2 entry::cuGetProcAddress_v2;
             cuGraphDestroy 10000 cuGraphDestroy stream::cuGraphDestroy;
             cuInit 2000 cuInit entry::cuInit;
+            cuIpcGetMemHandle 4010 cuIpcGetMemHandle legacy::cuIpcGetMemHandle;
             cuLaunchHostFunc 10000 cuLaunchHostFunc stream::cuLaunchHostFunc;
             cuLaunchHostFunc 13010 cuLaunchHostFunc_v2 stream::cuLaunchHostFunc_v2;
             cuMemAddressFree 10020 cuMemAddressFree vmm::cuMemAddressFree;

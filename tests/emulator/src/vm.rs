@@ -1,13 +1,15 @@
 //! Address space: the few calls that change the process's memory map.
 //!
-//! Everything here touches only ranges that `reserve` returned and `release` has not taken back;
+//! Everything here changes only ranges that `reserve` returned and `release` has not taken back;
 //! nothing else of the process lies there. What the program puts into memory that it was given there
 //! is its own, as with any driver.
 
 use crate::code::{Code, Result};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    MapFlags, MprotectFlags, MsyncFlags, ProtFlags, mmap, mmap_anonymous, mprotect, msync, munmap,
+};
 use std::ffi::c_void;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -83,6 +85,16 @@ pub(crate) fn protect(address: u64, size: u64, read: bool, write: bool) -> Resul
     flags.set(MprotectFlags::WRITE, write);
     // SAFETY: the range is a mapping of ours; whoever holds a pointer into it asked for the change.
     unsafe { mprotect(pointer(address), length, flags) }.map_err(|_| Code::OPERATING_SYSTEM)
+}
+
+/// Whether something is mapped everywhere in a range that is the program's own.
+pub(crate) fn is_memory(address: u64, size: u64) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let start = address - address % page;
+    let length = (address.checked_add(size)).and_then(|end| end.checked_next_multiple_of(page));
+    let length = length.and_then(|end| usize::try_from(end - start).ok());
+    // SAFETY: MS_ASYNC writes nothing anywhere: the kernel only looks whether there are mappings.
+    length.is_some_and(|length| unsafe { msync(pointer(start), length, MsyncFlags::ASYNC) }.is_ok())
 }
 
 fn anonymous(address: u64, size: u64, flags: MapFlags) -> Result<u64> {

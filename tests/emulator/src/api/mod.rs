@@ -6,6 +6,7 @@ pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod entry;
 pub(crate) mod event;
+pub(crate) mod legacy;
 pub(crate) mod linear;
 pub(crate) mod missing;
 pub(crate) mod pinned;

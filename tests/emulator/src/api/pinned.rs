@@ -47,6 +47,10 @@ api! {
         if core.pinned.range(..end).next_back().is_some_and(|(at, other)| at + other.size > start) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
+        // Pages that are not there cannot be locked, and those of the driver are not the program's.
+        if core.space.reserves_any(start, end) || !vm::is_memory(start, size as u64) {
+            return Err(Code::INVALID_VALUE);
+        }
         core.pinned.insert(start, Pinned { size: size as u64, allocated: false, context });
         Ok(())
     }
