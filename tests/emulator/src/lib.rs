@@ -32,6 +32,7 @@ mod environment;
 mod fabric;
 mod fault;
 mod fd;
+mod file_size;
 mod host_function;
 mod host_span;
 mod host_thread;

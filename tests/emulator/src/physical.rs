@@ -2,6 +2,7 @@
 
 use crate::code::{Code, Result};
 use crate::fd;
+use crate::file_size::unbounded;
 use crate::host_span::HostSpan;
 use crate::record::{RECORD_BYTES, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +33,7 @@ impl Physical {
         let file = fd::open_high(|| {
             let file = memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             let length = record.size.checked_add(RECORD_BYTES).ok_or(Errno::FBIG)?;
-            ftruncate(&file, length)?;
+            unbounded(|| ftruncate(&file, length))?;
             write_all(file.as_fd(), record.size, &record.encode())?;
             fcntl_add_seals(&file, SEALS)?;
             Ok(file)
@@ -92,7 +93,7 @@ impl Physical {
 
     /// The same where it cannot be read.
     pub fn write_span(&self, offset: u64, from: HostSpan) -> Result {
-        from.write_to(self.file(), offset).map_err(io_code)
+        unbounded(|| from.write_to(self.file(), offset)).map_err(io_code)
     }
 
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
@@ -169,7 +170,7 @@ fn read_all(fd: BorrowedFd<'_>, mut offset: u64, mut into: &mut [u8]) -> rustix:
 
 fn write_all(fd: BorrowedFd<'_>, mut offset: u64, mut from: &[u8]) -> rustix::io::Result<()> {
     while !from.is_empty() {
-        match pwrite(fd, from, offset) {
+        match unbounded(|| pwrite(fd, from, offset)) {
             Ok(0) => return Err(Errno::IO),
             Ok(n) => {
                 offset += n as u64;
