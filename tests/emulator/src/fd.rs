@@ -7,9 +7,15 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::{Path, PathBuf};
 
 /// Descriptors start here where the soft limit says nothing useful.
 const LOWEST: u64 = 4096;
+/// As many as the kernel lets a process have by default (`fs.nr_open`).
+const MOST: usize = 1 << 20;
+/// Others may close descriptors meanwhile, so the kernel is asked again after so many.
+const STEP: usize = 1024;
+const OPEN: &str = "/proc/self/fd";
 
 /// Makes a descriptor with `open` and moves it to a number above the program's own.
 /// The caller holds the driver's lock: two raised limits must not restore each other.
@@ -32,6 +38,32 @@ pub(crate) fn dup_high(fd: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 pub(crate) fn with_room<T>(act: impl FnOnce() -> T) -> T {
     let _raised = Raised::new();
     act()
+}
+
+/// The descriptors of this process, as paths. Listing them takes one.
+pub(crate) fn listed() -> Option<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(OPEN).ok()?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()).ok());
+    paths.collect()
+}
+
+/// The same by one number after the other, which takes none: until all are found that the kernel says
+/// are open. `None` where it does not say (before Linux 6.2).
+pub(crate) fn asked_for() -> Option<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for number in 0..MOST {
+        if number.is_multiple_of(STEP) {
+            let open = rustix::fs::stat(OPEN).ok()?.st_size;
+            if open == 0 || usize::try_from(open).is_ok_and(|open| open <= found.len()) {
+                return (open > 0).then_some(found);
+            }
+        }
+        let path = Path::new(OPEN).join(number.to_string());
+        if std::fs::read_link(&path).is_ok() {
+            found.push(path);
+        }
+    }
+    None
 }
 
 struct Raised {
@@ -71,6 +103,24 @@ impl Drop for Raised {
     fn drop(&mut self) {
         if self.soft < self.hard {
             let _ = setrlimit(Resource::Nofile, self.before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn asking_for_the_numbers_finds_what_listing_finds() {
+        let high = open_high(|| rustix::io::dup(std::io::stderr())).unwrap();
+        let own = Path::new(OPEN).join(rustix::fd::AsRawFd::as_raw_fd(&high).to_string());
+        // The list has the descriptor that it took; other tests open and close theirs.
+        let listed = BTreeSet::from_iter(listed().unwrap());
+        assert!(listed.contains(&own));
+        if let Some(found) = asked_for() {
+            assert!(found.contains(&own), "{found:?}");
         }
     }
 }

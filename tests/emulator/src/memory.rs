@@ -7,6 +7,7 @@ use crate::physical::{FILE_NAME, Physical};
 use crate::record::Record;
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const FIRST_HANDLE: u64 = 0x4000_0000_0000;
@@ -282,23 +283,20 @@ fn charge(charged: &mut HashMap<[u8; 16], u64>, record: &Record, more: bool) {
 }
 
 /// The inodes behind this process's descriptors of emulated memory, once per descriptor. `None`
-/// where they cannot be listed, which takes a descriptor: not knowing is not finding none.
+/// where they cannot be found: not knowing is not finding none.
 fn memory_fds() -> Option<Vec<u64>> {
-    fd::with_room(|| {
-        let ours = format!("/memfd:{FILE_NAME}");
-        let mut inodes = Vec::new();
-        for entry in std::fs::read_dir("/proc/self/fd").ok()? {
-            let path = entry.ok()?.path();
-            // A descriptor that another thread has closed meanwhile is not open.
-            if std::fs::read_link(&path)
-                .is_ok_and(|target| target.to_string_lossy().starts_with(&ours))
-                && let Ok(stat) = rustix::fs::stat(&path)
-            {
-                inodes.push(stat.st_ino);
-            }
-        }
-        Some(inodes)
-    })
+    let paths = fd::with_room(|| fd::listed().or_else(fd::asked_for))?;
+    let ours = format!("/memfd:{FILE_NAME}");
+    let inode = |path: &PathBuf| {
+        // A descriptor that another thread has closed meanwhile is not open.
+        let target = std::fs::read_link(path).ok()?;
+        let stat = target
+            .to_string_lossy()
+            .starts_with(&ours)
+            .then(|| rustix::fs::stat(path));
+        stat?.ok().map(|stat| stat.st_ino)
+    };
+    Some(paths.iter().filter_map(inode).collect())
 }
 
 /// Hands a descriptor over to the C side.

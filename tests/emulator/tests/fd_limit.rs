@@ -1,10 +1,10 @@
-//! At the process's limit of descriptors the driver cannot look which ones are open. What it does
-//! not see it does not take for closed.
+//! At the process's limit of descriptors the driver cannot list which ones are open, and asks for one
+//! after the other. What it does not see it does not take for closed.
 
 mod common;
 
 use common::{DEVICE, POSIX_FD, SIZE, prop};
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vmm_emulator::Config;
@@ -67,9 +67,32 @@ fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors(
     // The hard one too: nobody has room.
     limit(100, Some(100));
     let fillers = use_up();
-    assert_eq!(used(), (SIZE, SIZE as u64, 1));
-    drop(fillers);
     assert_eq!(used(), (SIZE, SIZE as u64, 1), "it was not forgotten");
     drop(exported);
-    assert_eq!(used(), (0, 0, 0));
+    let mut fillers = Vec::from_iter(fillers.into_iter().chain(use_up()));
+    // Before Linux 6.2 nobody can tell how many are open, and what may be is charged.
+    let tells = rustix::fs::stat("/proc/self/fd").unwrap().st_size > 0;
+    let left = usize::from(!tells);
+    let closed = (left * SIZE, (left * SIZE) as u64, left);
+    assert_eq!(used(), closed, "and seen to be closed");
+
+    // Memory that is known here takes no further one when it is imported.
+    fillers.truncate(fillers.len() - 3);
+    let mut again = 0;
+    // SAFETY: pointers to locals, handles of this driver, and a descriptor that becomes ours.
+    let exported = unsafe {
+        driver.cuMemCreate(&mut handle, SIZE, &prop, 0).unwrap();
+        driver
+            .cuMemExportToShareableHandle((&raw mut fd).cast(), handle, POSIX_FD, 0)
+            .unwrap();
+        OwnedFd::from_raw_fd(fd)
+    };
+    fillers.extend(use_up());
+    assert_eq!(used(), (SIZE, SIZE as u64, 1));
+    let import = |again: &mut u64| {
+        let number = exported.as_raw_fd() as usize as *mut std::ffi::c_void;
+        // SAFETY: a pointer to a local, and a descriptor that stays open.
+        unsafe { driver.cuMemImportFromShareableHandle(again, number, POSIX_FD) }
+    };
+    import(&mut again).unwrap();
 }
