@@ -8,6 +8,7 @@ use crate::context::Contexts;
 use crate::copy::Work;
 use crate::device::{self, Device};
 use crate::fault;
+use crate::linear::Linear;
 use crate::memory::Memory;
 use crate::misuse::Misuse;
 use crate::queue::Turn;
@@ -36,15 +37,6 @@ pub(crate) struct Pinned {
     pub context: u64,
 }
 
-/// Classic device memory of a context.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Linear {
-    /// What was asked for.
-    pub size: u64,
-    pub mapped: u64,
-    pub context: u64,
-}
-
 /// Everything the driver knows.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -58,8 +50,8 @@ pub(crate) struct Core {
     pub misuse: Misuse,
     /// Host memory that `cuMemAllocHost` gave and `cuMemHostRegister` knows, by its start.
     pub pinned: BTreeMap<u64, Pinned>,
-    /// What `cuMemAlloc` gave, by its start.
-    pub linear: BTreeMap<u64, Linear>,
+    /// What `cuMemAlloc` gave.
+    pub linear: Linear,
     /// Which device of a context may use which other one's memory under `cuCtxEnablePeerAccess`.
     pub enabled_peers: Vec<(u64, usize)>,
     /// Bytes of the host.
@@ -82,7 +74,7 @@ impl Core {
             captures: Captures::default(),
             misuse: Misuse::default(),
             pinned: BTreeMap::new(),
-            linear: BTreeMap::new(),
+            linear: Linear::default(),
             enabled_peers: Vec::new(),
             host_memory: host_memory(),
             calls_functions: false,

@@ -36,6 +36,7 @@ mod file_size;
 mod host_function;
 mod host_span;
 mod host_thread;
+mod linear;
 mod memory;
 mod missing_list;
 mod misuse;

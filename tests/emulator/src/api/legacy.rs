@@ -10,10 +10,9 @@ api! {
     fn cuIpcGetMemHandle as "cuIpcGetMemHandle"(handle: Out<c_void>, address: DevicePtr) |core| {
         handle.check()?;
         core.current()?;
-        let below = core.linear.range(..=address).next_back();
-        match below.is_some_and(|(start, memory)| address - start < memory.size) {
-            true => Err(Code::NOT_SUPPORTED),
-            false => Err(Code::INVALID_VALUE),
+        match core.linear.at(address) {
+            Some(_) => Err(Code::NOT_SUPPORTED),
+            None => Err(Code::INVALID_VALUE),
         }
     }
 }

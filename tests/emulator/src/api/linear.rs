@@ -5,8 +5,8 @@ use crate::abi::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, AllocFlags, DevicePtr, MemAllocationProp, MemLocation,
 };
 use crate::code::{Code, Result};
-use crate::core::{Core, Linear};
-use std::collections::BTreeMap;
+use crate::core::Core;
+use crate::linear;
 
 api! {
     fn cuMemAlloc as "cuMemAlloc"(address: Out<DevicePtr>, size: usize) |mut core| {
@@ -22,18 +22,20 @@ api! {
         }
         let (context, _) = core.current()?;
         core.safe_in_capture()?;
-        let Some(freed) = core.linear.remove(&address) else {
+        let Some(freed) = core.linear.forget(address) else {
             core.misuse.bad_free += 1;
             return Err(Code::INVALID_VALUE);
         };
         // Unlike the calls for mappings, this one waits.
         core = core.finish(context);
-        core.free_linear(address, freed.mapped)
+        match core.linear.give_back(address, freed) {
+            Some((block, len)) => core.free_block(block, len),
+            None => Ok(()),
+        }
     }
 }
 
 impl Core {
-    /// The classic allocation is a reservation, an allocation and a mapping with one owner.
     fn allocate_linear(
         &mut self,
         size: u64,
@@ -43,9 +45,18 @@ impl Core {
             return Err(Code::INVALID_VALUE);
         }
         let granularity = self.config.granularity;
-        let mapped = size
-            .checked_next_multiple_of(granularity)
-            .ok_or(Code::OUT_OF_MEMORY)?;
+        if let Some(address) = self.linear.allocate(size, context, granularity) {
+            return Ok(address);
+        }
+        let len = linear::block_len(size, granularity).ok_or(Code::OUT_OF_MEMORY)?;
+        let block = self.make_block(len, location)?;
+        self.linear.add_block(block, len, context);
+        let address = self.linear.allocate(size, context, granularity);
+        address.ok_or(Code::UNKNOWN)
+    }
+
+    /// A block is a reservation, an allocation and a mapping with one owner.
+    fn make_block(&mut self, len: u64, location: MemLocation) -> Result<DevicePtr> {
         let prop = MemAllocationProp {
             kind: ALLOCATION_PINNED,
             handle_types: 0,
@@ -58,34 +69,25 @@ impl Core {
                 reserved: [0; 4],
             },
         };
-        let handle = self.create_memory(mapped, &prop)?;
-        let address = match self.space.reserve(mapped, 0, 0, granularity) {
+        let handle = self.create_memory(len, &prop)?;
+        let address = match self.space.reserve(len, 0, 0, self.config.granularity) {
             Ok(address) => address,
             Err(code) => {
                 let _ = self.memory.release(handle);
                 return Err(code);
             }
         };
-        self.linear.insert(
-            address,
-            Linear {
-                size,
-                mapped,
-                context,
-            },
-        );
         let physical = self.memory.get(handle)?.physical.clone();
         let mapping = self.space.map(address, handle, physical).and_then(|()| {
             self.memory.mapped(handle);
             self.space
-                .set_access(address, mapped, &[(location, ACCESS_READ_WRITE)])
+                .set_access(address, len, &[(location, ACCESS_READ_WRITE)])
         });
         self.memory.release(handle)?;
         match mapping {
             Ok(()) => Ok(address),
             Err(code) => {
-                self.linear.remove(&address);
-                self.free_linear(address, mapped)?;
+                self.free_block(address, len)?;
                 Err(code)
             }
         }
@@ -93,20 +95,15 @@ impl Core {
 
     /// What a context was given goes with it.
     pub(super) fn drop_linear(&mut self, context: u64) {
-        let linear = std::mem::take(&mut self.linear);
-        let (gone, left) = linear
-            .into_iter()
-            .partition::<BTreeMap<_, _>, _>(|(_, memory)| memory.context == context);
-        self.linear = left;
-        for (address, memory) in gone {
-            let _ = self.free_linear(address, memory.mapped);
+        for (block, len) in self.linear.drop_context(context) {
+            let _ = self.free_block(block, len);
         }
     }
 
-    fn free_linear(&mut self, address: DevicePtr, mapped: u64) -> Result {
-        for mapping in self.space.unmap(address, mapped)? {
+    fn free_block(&mut self, address: DevicePtr, len: u64) -> Result {
+        for mapping in self.space.unmap(address, len)? {
             self.memory.unmapped(mapping.handle);
         }
-        self.space.free(address, mapped)
+        self.space.free(address, len)
     }
 }

@@ -56,10 +56,16 @@ impl Core {
         let pinned = self
             .pinned_at(address)
             .map(|(start, memory)| (start, memory.size));
-        pinned.or_else(|| {
+        let linear = || {
+            self.linear
+                .at(address)
+                .map(|(start, known)| (start, known.size))
+        };
+        pinned.or_else(linear).or_else(|| {
+            // What no allocation has of a block is in none.
             let (start, mapping) = self.space.at(address)?;
-            let linear = self.linear.get(&start);
-            Some((start, linear.map_or(mapping.size, |linear| linear.size)))
+            let is_block = self.linear.has_any(start, start + 1);
+            (!is_block).then_some((start, mapping.size))
         })
     }
 
@@ -88,16 +94,18 @@ impl Core {
         if let Some(pinned) = self.pinned_at(address) {
             return self.put_pinned_attribute(to, attribute, address, pinned);
         }
-        let (start, mapping) = self.space.at(address).ok_or(Code::INVALID_VALUE)?;
+        let (start, _) = self.range_of(address).ok_or(Code::INVALID_VALUE)?;
+        let (_, mapping) = self.space.at(address).ok_or(Code::INVALID_VALUE)?;
         let record = mapping.physical.record;
         let on_device = record.location.kind == MemLocation::DEVICE;
-        let context = self.linear.get(&start).map(|linear| linear.context);
-        let linear = context.is_some();
+        let known = self.linear.at(address).map(|(_, known)| known);
+        let linear = known.is_some();
         match attribute {
-            1 => to.cast().set(context.unwrap_or(0)),
+            1 => to.cast().set(known.map_or(0, |known| known.context)),
             2 => to.cast().set(if on_device { 2_u32 } else { 1 }),
             3 => to.cast().set(address),
             4 if !on_device => to.cast().set(address),
+            7 if linear => to.cast().set(known.map_or(0, |known| known.id)),
             8 => to.cast().set(0_u8),
             10 => to.cast().set(u8::from(linear)),
             9 => {

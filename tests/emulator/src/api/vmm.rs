@@ -91,7 +91,7 @@ api! {
     }
 
     fn cuMemUnmap as "cuMemUnmap"(address: DevicePtr, size: usize) |mut core| {
-        if core.linear.contains_key(&address) {
+        if core.linear.has_any(address, address.saturating_add(size as u64)) {
             return Err(Code::INVALID_VALUE);
         }
         let used = core.streams.queued().filter(|work| work.touches(address, size as u64)).count() as u64;
@@ -117,7 +117,7 @@ api! {
             access.push((location, access_flags(desc.flags)?));
         }
         let end = address.saturating_add(size as u64);
-        if core.linear.range(address..end).next().is_some() {
+        if core.linear.has_any(address, end) {
             return Err(Code::INVALID_VALUE);
         }
         core.space.set_access(address, size as u64, &access)
@@ -131,7 +131,7 @@ api! {
             return flags.set(0);
         }
         let (start, _) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
-        if core.linear.contains_key(&start) {
+        if core.linear.has_any(start, start + 1) {
             return flags.set(0);
         }
         match location.kind {
@@ -187,7 +187,7 @@ api! {
         handle.check()?;
         let (start, mapping) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
         let found = mapping.handle;
-        if core.linear.contains_key(&start) {
+        if core.linear.has_any(start, start + 1) {
             return Err(Code::INVALID_VALUE);
         }
         core.memory.retain(found)?;
