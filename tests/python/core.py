@@ -17,15 +17,9 @@ import numpy
 from cuda.bindings import driver as cu
 from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
 
-CHUNK, SIZE = 2 << 20, 4 << 20
-FD = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+from share import FD, SIZE, ok
 
-
-def ok(answer):
-    code, *values = answer
-    if code != cu.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the driver answered {code!r}")
-    return values[0] if len(values) == 1 else values
+CHUNK = 2 << 20
 
 
 def read(buffer):

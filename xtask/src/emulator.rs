@@ -88,11 +88,7 @@ fn check_python(shell: &Shell, target: &Path) -> Result {
     if !python.exists() {
         cmd!(shell, "python3 -m venv {place}").run()?;
     }
-    cmd!(
-        shell,
-        "{python} -m pip install --quiet --disable-pip-version-check {CUDA_BINDINGS}"
-    )
-    .run()?;
+    install(shell, &python, &[CUDA_BINDINGS])?;
     cmd!(shell, "{python} tests/python/share.py").run()?;
     cmd!(shell, "{python} tests/python/buffers.py")
         .env("VMM_EMULATOR_DEVICES", "2")
@@ -108,14 +104,29 @@ fn check_python(shell: &Shell, target: &Path) -> Result {
     Ok(())
 }
 
-/// A C program against NVIDIA's headers, old and new, with itself and with the Rust importer.
-fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
+/// Fetches packages from PyPI.
+fn install(shell: &Shell, python: &Path, packages: &[&str]) -> Result {
+    cmd!(
+        shell,
+        "{python} -m pip install --quiet --disable-pip-version-check {packages...}"
+    )
+    .run()?;
+    Ok(())
+}
+
+/// The Rust importer, which takes a descriptor over its standard input.
+fn build_importer(shell: &Shell, target: &Path) -> Result<PathBuf> {
     cmd!(
         shell,
         "cargo build --quiet --release --package vmm-emulator --example importer"
     )
     .run()?;
-    let importer = target.join("release/examples/importer");
+    Ok(target.join("release/examples/importer"))
+}
+
+/// A C program against NVIDIA's headers, old and new, with itself and with the Rust importer.
+fn check_c(shell: &Shell, target: &Path, library: &Path) -> Result {
+    let importer = build_importer(shell, target)?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let compiler = cc::Build::new()
         .target(&triple)
@@ -231,17 +242,8 @@ fn attach_to_holder(shell: &Shell, target: &Path, library: &Path, attach: &Path)
 /// NVIDIA's cuda.core, unmodified, with the Rust importer.
 fn check_cuda_core(shell: &Shell, target: &Path) -> Result {
     let python = target.join("python/bin/python");
-    cmd!(
-        shell,
-        "{python} -m pip install --quiet --disable-pip-version-check {CUDA_BINDINGS} {CUDA_CORE}"
-    )
-    .run()?;
-    cmd!(
-        shell,
-        "cargo build --quiet --release --package vmm-emulator --example importer"
-    )
-    .run()?;
-    let importer = target.join("release/examples/importer");
+    install(shell, &python, &[CUDA_BINDINGS, CUDA_CORE])?;
+    let importer = build_importer(shell, target)?;
     cmd!(shell, "{python} tests/python/core.py {importer}").run()?;
     Ok(())
 }
@@ -267,11 +269,7 @@ fn check_cudarc(shell: &Shell) -> Result {
 /// A buffer in host memory as an array of NumPy's.
 fn check_dlpack(shell: &Shell, target: &Path) -> Result {
     let python = target.join("python/bin/python");
-    cmd!(
-        shell,
-        "{python} -m pip install --quiet --disable-pip-version-check numpy"
-    )
-    .run()?;
+    install(shell, &python, &["numpy"])?;
     cmd!(
         shell,
         "cargo build --quiet --release --package vmm-example-dlpack"

@@ -72,17 +72,15 @@ impl Core {
     /// A capture goes with the stream that it began on: nobody could end it, and what it forbids
     /// would be forbidden for ever.
     pub fn drop_captures(&mut self, goes: impl Fn(u64, &Stream) -> bool) {
-        let streams = self
-            .streams
-            .iter()
-            .filter(|(id, stream)| goes(**id, stream));
-        let begun: Vec<u64> = streams.filter_map(|(_, stream)| stream.capture).collect();
-        for id in begun {
-            let origin = self.captures.all.get(&id).map(|capture| capture.origin);
-            let origin = origin.and_then(|origin| Some((origin, self.streams.get(origin).ok()?)));
-            if origin.is_some_and(|(origin, stream)| goes(origin, stream)) {
-                self.leave_capture(id);
-            }
+        let origin_goes = |capture: &Capture| {
+            let stream = self.streams.get(capture.origin);
+            stream.is_ok_and(|stream| goes(capture.origin, stream))
+        };
+        let captures = self.captures.all.iter();
+        let gone = captures.filter(|(_, capture)| origin_goes(capture));
+        let gone: Vec<u64> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.leave_capture(id);
         }
     }
 

@@ -158,6 +158,12 @@ impl Contexts {
         }
     }
 
+    /// The one that the program names by its value.
+    pub fn named(&self, id: u64) -> Result<&Context> {
+        self.check_known(id)?;
+        self.get(id)
+    }
+
     fn was_made(&self, id: u64) -> bool {
         let made = FIRST_CONTEXT + CONTEXT_STEP..=FIRST_CONTEXT + self.made * CONTEXT_STEP;
         made.contains(&id) && id.is_multiple_of(CONTEXT_STEP)

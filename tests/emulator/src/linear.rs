@@ -157,6 +157,11 @@ impl Linear {
         (address - start < found.size).then_some((start, found))
     }
 
+    /// Whether the address lies in a block.
+    pub fn holds(&self, address: u64) -> bool {
+        self.has_any(address, address.saturating_add(1))
+    }
+
     /// Whether something of the range lies in a block.
     pub fn has_any(&self, address: u64, end: u64) -> bool {
         let last = self.blocks.range(..end).next_back();

@@ -290,11 +290,10 @@ fn memory_fds() -> Option<Vec<u64>> {
     let inode = |path: &PathBuf| {
         // A descriptor that another thread has closed meanwhile is not open.
         let target = std::fs::read_link(path).ok()?;
-        let stat = target
-            .to_string_lossy()
-            .starts_with(&ours)
-            .then(|| rustix::fs::stat(path));
-        stat?.ok().map(|stat| stat.st_ino)
+        if !target.to_string_lossy().starts_with(&ours) {
+            return None;
+        }
+        Some(rustix::fs::stat(path).ok()?.st_ino)
     };
     Some(paths.iter().filter_map(inode).collect())
 }

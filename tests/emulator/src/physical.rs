@@ -33,8 +33,10 @@ impl Physical {
         let file = fd::open_high(|| {
             let file = memfd_create(FILE_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             let length = record.size.checked_add(RECORD_BYTES).ok_or(Errno::FBIG)?;
-            unbounded(|| ftruncate(&file, length))?;
-            write_all(file.as_fd(), record.size, &record.encode())?;
+            unbounded(|| {
+                ftruncate(&file, length)?;
+                write_all(file.as_fd(), record.size, &record.encode())
+            })?;
             fcntl_add_seals(&file, SEALS)?;
             Ok(file)
         })
@@ -97,7 +99,7 @@ impl Physical {
     }
 
     pub fn write(&self, offset: u64, from: &[u8]) -> Result {
-        write_all(self.file(), offset, from).map_err(io_code)
+        unbounded(|| write_all(self.file(), offset, from)).map_err(io_code)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result {
@@ -170,7 +172,7 @@ fn read_all(fd: BorrowedFd<'_>, mut offset: u64, mut into: &mut [u8]) -> rustix:
 
 fn write_all(fd: BorrowedFd<'_>, mut offset: u64, mut from: &[u8]) -> rustix::io::Result<()> {
     while !from.is_empty() {
-        match unbounded(|| pwrite(fd, from, offset)) {
+        match pwrite(fd, from, offset) {
             Ok(0) => return Err(Errno::IO),
             Ok(n) => {
                 offset += n as u64;

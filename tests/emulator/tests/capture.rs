@@ -1,6 +1,9 @@
 //! A capture that forks to other streams through events ends well where all of their work was
 //! joined back.
 
+mod common;
+
+use common::code;
 use vmm_emulator::Config;
 use vmm_sys::*;
 
@@ -84,10 +87,6 @@ impl Rig {
             ended
         }
     }
-}
-
-fn code(called: Result<(), Error>) -> CUresult {
-    called.map_or_else(|error| error.code().unwrap(), |()| CUresult::CUDA_SUCCESS)
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What a context, a stream and a thread take along when they go: nothing that is current elsewhere
 //! pretends to live on, and no capture goes on that nobody could end.
 
+mod common;
+
+use common::code;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use vmm_emulator::Config;
 use vmm_sys::*;
@@ -23,10 +26,6 @@ fn driver() -> (MutexGuard<'static, ()>, &'static Driver) {
         driver
     });
     (alone, driver)
-}
-
-fn code(called: Result<(), Error>) -> CUresult {
-    called.map_or_else(|error| error.code().unwrap(), |()| SUCCESS)
 }
 
 /// A context, current here, and a stream of it.

@@ -1,6 +1,9 @@
 //! What each variable changes. The emulator is one per process, so each case is a process of its
 //! own, with this environment and no other.
 
+mod common;
+
+use common::code;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::env;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -142,10 +145,6 @@ fn started() -> Driver {
     driver
 }
 
-fn code(called: Result<(), Error>) -> CUresult {
-    called.map_or_else(|error| error.code().unwrap(), |()| CUresult::CUDA_SUCCESS)
-}
-
 fn prop(device: i32, types: CUmemAllocationHandleType) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -218,6 +217,8 @@ fn defaults() {
     let driver = started();
     assert_eq!((count(&driver), driver.version()), (1, 13000));
     assert_eq!((total(&driver), granule(&driver)), (16 << 30, 2 << 20));
+    // Compression and GPUDirect RDMA, whose flags are granted.
+    assert_eq!((attribute(&driver, 107), attribute(&driver, 110)), (1, 1));
 }
 
 fn devices() {

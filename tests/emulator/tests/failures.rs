@@ -2,16 +2,10 @@
 
 mod common;
 
-use common::{DEVICE, SIZE, map};
+use common::{DEVICE, SIZE, code, map};
 use std::time::{Duration, Instant};
 use vmm_emulator::{Calls, Code, Config};
 use vmm_sys::*;
-
-fn code(called: Result<(), Error>) -> CUresult {
-    called
-        .err()
-        .map_or(CUresult::CUDA_SUCCESS, |error| error.code().unwrap())
-}
 
 #[test]
 fn calls_fail_as_asked_and_memory_unmapped_under_work_is_found_out() {

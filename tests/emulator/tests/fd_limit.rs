@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{DEVICE, POSIX_FD, SIZE, prop};
+use common::{DEVICE, POSIX_FD, SIZE, limit, prop};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use vmm_emulator::Config;
 use vmm_sys::*;
 
@@ -14,14 +14,6 @@ use vmm_sys::*;
 fn use_up() -> Vec<OwnedFd> {
     let open = || rustix::fs::open("/dev/null", OFlags::RDONLY, Mode::empty()).ok();
     std::iter::from_fn(open).collect()
-}
-
-fn limit(current: u64, maximum: Option<u64>) {
-    let limit = Rlimit {
-        current: Some(current),
-        maximum,
-    };
-    setrlimit(Resource::Nofile, limit).unwrap();
 }
 
 #[test]
@@ -57,7 +49,7 @@ fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors(
     let hard = getrlimit(Resource::Nofile).maximum;
 
     // The soft limit alone: the driver has room above it.
-    limit(100, hard);
+    limit(Resource::Nofile, 100, hard);
     let fillers = use_up();
     assert_eq!(used(), (SIZE, SIZE as u64, 1));
     let copy = rustix::io::fcntl_dupfd_cloexec(&exported, 0);
@@ -65,7 +57,7 @@ fn memory_of_an_exported_descriptor_is_charged_also_at_the_limit_of_descriptors(
     drop(fillers);
 
     // The hard one too: nobody has room.
-    limit(100, Some(100));
+    limit(Resource::Nofile, 100, Some(100));
     let fillers = use_up();
     assert_eq!(used(), (SIZE, SIZE as u64, 1), "it was not forgotten");
     drop(exported);

@@ -2,18 +2,10 @@
 
 mod common;
 
-use common::{DEVICE, SIZE, map, prop};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use common::{DEVICE, SIZE, limit, map, prop};
+use rustix::process::{Resource, getrlimit};
 use vmm_emulator::Config;
 use vmm_sys::*;
-
-fn limit(current: u64, maximum: Option<u64>) {
-    let limit = Rlimit {
-        current: Some(current),
-        maximum,
-    };
-    setrlimit(Resource::Fsize, limit).unwrap();
-}
 
 #[test]
 fn memory_is_made_and_written_whatever_the_bound_of_files() {
@@ -32,7 +24,7 @@ fn memory_is_made_and_written_whatever_the_bound_of_files() {
     let mut create = || unsafe { driver.cuMemCreate(&mut handle, SIZE, &prop(DEVICE), 0) };
 
     let hard = getrlimit(Resource::Fsize).maximum;
-    limit(100_000, hard);
+    limit(Resource::Fsize, 100_000, hard);
     let address = map(&driver, DEVICE);
     copy(address).unwrap();
     // SAFETY: memory of that size.
@@ -41,7 +33,7 @@ fn memory_is_made_and_written_whatever_the_bound_of_files() {
     assert_eq!((after.current, after.maximum), (Some(100_000), hard));
 
     // The hard one too: there is no way, but an answer.
-    limit(100_000, Some(100_000));
+    limit(Resource::Fsize, 100_000, Some(100_000));
     let code = |called: Result<(), Error>| called.unwrap_err().code();
     for _ in 0..2 {
         let full = Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY);

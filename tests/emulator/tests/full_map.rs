@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{DEVICE, SIZE, prop};
+use common::{DEVICE, SIZE, code, prop};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 use std::ffi::c_void;
 use vmm_emulator::Config;
@@ -33,10 +33,6 @@ fn fill_memory_map() {
     for index in (1..full).rev().step_by(2).take(LEFT / 2) {
         protect(index, MprotectFlags::empty()).unwrap();
     }
-}
-
-fn code(called: Result<(), Error>) -> CUresult {
-    called.map_or_else(|error| error.code().unwrap(), |()| CUresult::CUDA_SUCCESS)
 }
 
 #[test]

@@ -2,17 +2,13 @@
 
 mod common;
 
-use common::{DEVICE, SIZE, map};
+use common::{DEVICE, SIZE, code, map};
 use std::ffi::c_void;
 use vmm_emulator::Config;
 use vmm_sys::*;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const SUCCESS: CUresult = CUresult::CUDA_SUCCESS;
-
-fn code(called: Result<(), Error>) -> CUresult {
-    called.map_or_else(|error| error.code().unwrap(), |()| SUCCESS)
-}
 
 #[test]
 fn legacy_ipc_and_page_locking_tell_whose_memory_it_is() {

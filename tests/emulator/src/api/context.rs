@@ -153,8 +153,7 @@ api! {
 
     fn cuCtxEnablePeerAccess as "cuCtxEnablePeerAccess"(peer: u64, flags: c_uint) |mut core| {
         let (current, here) = core.current()?;
-        core.contexts.check_known(peer)?;
-        let there = core.contexts.get(peer)?.device;
+        let there = core.contexts.named(peer)?.device;
         if flags != 0 || current == peer {
             return Err(Code::INVALID_VALUE);
         }
@@ -170,8 +169,7 @@ api! {
 
     fn cuCtxDisablePeerAccess as "cuCtxDisablePeerAccess"(peer: u64) |mut core| {
         let (current, _) = core.current()?;
-        core.contexts.check_known(peer)?;
-        let there = core.contexts.get(peer)?.device;
+        let there = core.contexts.named(peer)?.device;
         let enabled = core.enabled_peers.iter().position(|entry| *entry == (current, there));
         core.enabled_peers.swap_remove(enabled.ok_or(Code::PEER_ACCESS_NOT_ENABLED)?);
         Ok(())

@@ -64,7 +64,7 @@ impl Core {
         pinned.or_else(linear).or_else(|| {
             // What no allocation has of a block is in none.
             let (start, mapping) = self.space.at(address)?;
-            let is_block = self.linear.has_any(start, start + 1);
+            let is_block = self.linear.holds(start);
             (!is_block).then_some((start, mapping.size))
         })
     }
@@ -94,7 +94,7 @@ impl Core {
         if let Some(pinned) = self.pinned_at(address) {
             return self.put_pinned_attribute(to, attribute, address, pinned);
         }
-        let (start, _) = self.range_of(address).ok_or(Code::INVALID_VALUE)?;
+        let (start, size) = self.range_of(address).ok_or(Code::INVALID_VALUE)?;
         let (_, mapping) = self.space.at(address).ok_or(Code::INVALID_VALUE)?;
         let record = mapping.physical.record;
         let on_device = record.location.kind == MemLocation::DEVICE;
@@ -127,9 +127,7 @@ impl Core {
                     .map_or(start, |range| range.0),
             ),
             11 => to.cast().set(start),
-            12 => to
-                .cast()
-                .set(self.range_of(address).map_or(0, |range| range.1)),
+            12 => to.cast().set(size),
             13 => to.cast().set(1_u8),
             14 => to.cast().set(if linear {
                 0

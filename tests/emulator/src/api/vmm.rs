@@ -131,7 +131,7 @@ api! {
             return flags.set(0);
         }
         let (start, _) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
-        if core.linear.has_any(start, start + 1) {
+        if core.linear.holds(start) {
             return flags.set(0);
         }
         match location.kind {
@@ -187,7 +187,7 @@ api! {
         handle.check()?;
         let (start, mapping) = core.space.at(address).ok_or(Code::INVALID_VALUE)?;
         let found = mapping.handle;
-        if core.linear.has_any(start, start + 1) {
+        if core.linear.holds(start) {
             return Err(Code::INVALID_VALUE);
         }
         core.memory.retain(found)?;

@@ -1,6 +1,7 @@
 //! Memory as most tests want it.
 #![allow(dead_code)] // each test uses a part
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use vmm_sys::*;
 
 /// A granule.
@@ -39,4 +40,18 @@ pub fn map(driver: &Driver, kind: CUmemLocationType) -> CUdeviceptr {
         driver.cuMemRelease(handle).unwrap();
     }
     address
+}
+
+/// What a call answered.
+pub fn code(called: Result<(), Error>) -> CUresult {
+    called.map_or_else(|error| error.code().unwrap(), |()| CUresult::CUDA_SUCCESS)
+}
+
+/// Bounds what this process may have.
+pub fn limit(resource: Resource, current: u64, maximum: Option<u64>) {
+    let limit = Rlimit {
+        current: Some(current),
+        maximum,
+    };
+    setrlimit(resource, limit).unwrap();
 }
